@@ -1,0 +1,394 @@
+"""The driver protocol over ``cuda.bindings.driver``: the only file that imports it.
+
+Handles go in as plain ints, which the bindings accept wherever they accept their own types. Differences
+between the 12.9 and the 13.x bindings end here. Calls are in the protocol's order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from breakgraph.driver.api import (
+    STREAM_LEGACY,
+    STREAM_PER_THREAD,
+    CaptureInfo,
+    CaptureMode,
+    CaptureStatus,
+    DependencyUpdate,
+    Edge,
+    EdgeData,
+    EventFlag,
+    NodeType,
+    StreamFlag,
+)
+from breakgraph.driver.owned import Stream
+from breakgraph.driver.results import SIMULATE, call, initialize, integer, raise_translated, ready
+from breakgraph.errors import DriverNotFound, driver_error
+
+__all__ = ["CudaDriver"]
+
+_EDGE_DATA_SINCE = 12030  # the driver version that brought edge data to captures and graphs
+
+
+class CudaDriver:
+    """A CUDA driver and its first device.
+
+    Parameters
+    ----------
+    bindings
+        The module to call in place of ``cuda.bindings.driver``.
+
+    Raises
+    ------
+    DriverNotFound
+        There are no bindings, no driver library, no device, or the bindings are newer than the driver.
+    """
+
+    name: Final = "cuda"
+    can_capture: Final = True
+
+    def __init__(self, bindings: ModuleType | None = None) -> None:
+        cu = self._cu = bindings or _import_bindings()
+        initialize(cu)
+        edge_data = self.driver_get_version() >= _EDGE_DATA_SINCE
+        # In 12.9 the bare names are the form without edge data, and the newer form stands beside them;
+        # a driver older than that form still has the bare one.
+        self._get_capture_info = _newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
+        self._get_edges = _newest(cu, "cuGraphGetEdges", "_v2", edge_data)
+        self._update_dependencies = _newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
+        self._edge_data = edge_data
+        self._graph_launch = cu.cuGraphLaunch
+        self._modes = [cu.CUstreamCaptureMode(int(mode)) for mode in CaptureMode]
+        # The bindings read the same variable, once, when they are imported.
+        per_thread = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0").strip() not in ("", "0")
+        self._default_stream = STREAM_PER_THREAD if per_thread else STREAM_LEGACY
+        self._primary = 0
+        self._lock = threading.Lock()
+
+    # conveniences ---------------------------------------------------------------------------------------
+    def synchronize(self) -> None:
+        self.ensure_context()
+        self.ctx_synchronize()
+
+    def create_stream(self, *, blocking: bool = False) -> Stream:
+        self.ensure_context()
+        flags = StreamFlag.DEFAULT if blocking else StreamFlag.NON_BLOCKING
+        return Stream(self.stream_create(flags), self.stream_destroy)
+
+    def ensure_context(self) -> int:
+        ctx = self.ctx_get_current()
+        if not ctx:
+            with self._lock:
+                if not self._primary:
+                    self._primary = self.device_primary_ctx_retain(0)
+            ctx = self._primary
+            self.ctx_set_current(ctx)
+        return ctx
+
+    def resolve_stream(self, handle: int) -> int:
+        return handle or self._default_stream
+
+    # contexts and devices -------------------------------------------------------------------------------
+    def device_get_count(self) -> int:
+        return integer(self._cu.cuDeviceGetCount)
+
+    def device_get_name(self, device: int) -> str:
+        (name,) = call(self._cu.cuDeviceGetName, 256, device)
+        return bytes(name).partition(b"\0")[0].decode().strip()
+
+    def driver_get_version(self) -> int:
+        return integer(self._cu.cuDriverGetVersion)
+
+    def device_primary_ctx_retain(self, device: int) -> int:
+        return integer(self._cu.cuDevicePrimaryCtxRetain, device)
+
+    def device_primary_ctx_release(self, device: int) -> None:
+        call(self._cu.cuDevicePrimaryCtxRelease, device)
+
+    def ctx_create(self, device: int) -> int:
+        parameters = () if self._cu.CUDA_VERSION < 13000 else (None,)  # 13 gained creation parameters, in front
+        return integer(self._cu.cuCtxCreate, *parameters, 0, device)
+
+    def ctx_destroy(self, ctx: int) -> None:
+        call(self._cu.cuCtxDestroy, ctx)
+
+    def ctx_get_current(self) -> int:
+        return integer(self._cu.cuCtxGetCurrent)
+
+    def ctx_set_current(self, ctx: int) -> None:
+        call(self._cu.cuCtxSetCurrent, ctx)
+
+    def ctx_push_current(self, ctx: int) -> None:
+        call(self._cu.cuCtxPushCurrent, ctx)
+
+    def ctx_pop_current(self) -> int:
+        return integer(self._cu.cuCtxPopCurrent)
+
+    def ctx_get_device(self) -> int:
+        return integer(self._cu.cuCtxGetDevice)
+
+    def ctx_get_id(self, ctx: int) -> int:
+        return integer(self._cu.cuCtxGetId, ctx)
+
+    def ctx_synchronize(self) -> None:
+        call(self._cu.cuCtxSynchronize)
+
+    # streams --------------------------------------------------------------------------------------------
+    def stream_create(self, flags: int = StreamFlag.NON_BLOCKING) -> int:
+        return integer(self._cu.cuStreamCreate, flags)
+
+    def stream_destroy(self, stream: int) -> None:
+        call(self._cu.cuStreamDestroy, stream)
+
+    def stream_synchronize(self, stream: int) -> None:
+        call(self._cu.cuStreamSynchronize, stream)
+
+    def stream_query(self, stream: int) -> bool:
+        return ready(self._cu.cuStreamQuery, stream)
+
+    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
+        call(self._cu.cuStreamWaitEvent, stream, event, flags)
+
+    def stream_get_priority(self, stream: int) -> int:
+        return integer(self._cu.cuStreamGetPriority, stream)
+
+    # capture --------------------------------------------------------------------------------------------
+    def stream_begin_capture(self, stream: int, mode: CaptureMode) -> None:
+        call(self._cu.cuStreamBeginCapture, stream, self._modes[mode])
+
+    def stream_end_capture(self, stream: int) -> int:
+        return integer(self._cu.cuStreamEndCapture, stream)
+
+    def stream_is_capturing(self, stream: int) -> CaptureStatus:
+        return CaptureStatus(integer(self._cu.cuStreamIsCapturing, stream))
+
+    def stream_get_capture_info(self, stream: int) -> CaptureInfo:
+        status, ident, graph, nodes, *edges, _ = call(self._get_capture_info, stream)
+        if CaptureStatus(int(status)) is not CaptureStatus.ACTIVE:
+            return CaptureInfo(CaptureStatus(int(status)))
+        dependencies = tuple(map(int, nodes))
+        data = tuple(map(_edge_data, edges[0])) if edges else (EdgeData(),) * len(dependencies)
+        return CaptureInfo(CaptureStatus.ACTIVE, int(ident), int(graph), dependencies, data)
+
+    def stream_update_capture_dependencies(
+        self,
+        stream: int,
+        dependencies: Sequence[int],
+        edges: Sequence[EdgeData] | None = None,
+        flags: DependencyUpdate = DependencyUpdate.SET,
+    ) -> None:
+        nodes = [self._cu.CUgraphNode(node) for node in dependencies]
+        data = ([self._native_edge(edge) for edge in edges] if edges else None,) if self._edge_data else ()
+        call(self._update_dependencies, stream, nodes, *data, len(nodes), flags)
+
+    def thread_exchange_stream_capture_mode(self, mode: CaptureMode) -> CaptureMode:
+        return CaptureMode(integer(self._cu.cuThreadExchangeStreamCaptureMode, self._modes[mode]))
+
+    # events ---------------------------------------------------------------------------------------------
+    def event_create(self, flags: int = EventFlag.DISABLE_TIMING) -> int:
+        return integer(self._cu.cuEventCreate, flags)
+
+    def event_destroy(self, event: int) -> None:
+        call(self._cu.cuEventDestroy, event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        call(self._cu.cuEventRecord, event, stream)
+
+    def event_record_with_flags(self, event: int, stream: int, flags: int) -> None:
+        call(self._cu.cuEventRecordWithFlags, event, stream, flags)
+
+    def event_query(self, event: int) -> bool:
+        return ready(self._cu.cuEventQuery, event)
+
+    def event_synchronize(self, event: int) -> None:
+        call(self._cu.cuEventSynchronize, event)
+
+    def event_elapsed_time(self, start: int, end: int) -> float:
+        (milliseconds,) = call(self._cu.cuEventElapsedTime, start, end)
+        return float(milliseconds)
+
+    # graphs ---------------------------------------------------------------------------------------------
+    def graph_create(self) -> int:
+        return integer(self._cu.cuGraphCreate, 0)
+
+    def graph_destroy(self, graph: int) -> None:
+        call(self._cu.cuGraphDestroy, graph)
+
+    def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
+        _, count = call(self._cu.cuGraphGetNodes, graph)  # without a length it counts
+        if not count:
+            return ()
+        nodes, _ = call(self._cu.cuGraphGetNodes, graph, count)
+        return tuple(map(int, nodes))
+
+    def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
+        *_, count = call(self._get_edges, graph)
+        if not count:
+            return ()
+        tails, heads, *data, _ = call(self._get_edges, graph, count)
+        kinds = map(_edge_data, data[0]) if data else [EdgeData()] * count
+        return tuple(Edge(int(tail), int(head), kind) for tail, head, kind in zip(tails, heads, kinds, strict=True))
+
+    def graph_node_get_type(self, node: int) -> NodeType:
+        return NodeType(integer(self._cu.cuGraphNodeGetType, node))
+
+    def graph_instantiate(self, graph: int, flags: int = 0) -> int:
+        return integer(self._cu.cuGraphInstantiate, graph, flags)
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        call(self._cu.cuGraphExecUpdate, graph_exec, graph)
+
+    def graph_exec_destroy(self, graph_exec: int) -> None:
+        call(self._cu.cuGraphExecDestroy, graph_exec)
+
+    def graph_upload(self, graph_exec: int, stream: int) -> None:
+        call(self._cu.cuGraphUpload, graph_exec, stream)
+
+    def graph_launch(self, graph_exec: int, stream: int) -> None:
+        # Written out, since replay is a loop of this: one Python call fewer than `call`.
+        try:
+            (code,) = self._graph_launch(graph_exec, stream)
+        except (RuntimeError, ValueError) as error:
+            raise_translated(error, self._graph_launch)
+        if code:
+            raise driver_error(int(code), "graph_launch", code.name)
+
+    # memory: plain, stream-ordered, host, virtual -------------------------------------------------------
+    def mem_get_info(self) -> tuple[int, int]:
+        free, total = call(self._cu.cuMemGetInfo)
+        return int(free), int(total)
+
+    def mem_alloc(self, nbytes: int) -> int:
+        return integer(self._cu.cuMemAlloc, nbytes)
+
+    def mem_free(self, ptr: int) -> None:
+        call(self._cu.cuMemFree, ptr)
+
+    def mem_alloc_async(self, nbytes: int, stream: int) -> int:
+        return integer(self._cu.cuMemAllocAsync, nbytes, stream)
+
+    def mem_free_async(self, ptr: int, stream: int) -> None:
+        call(self._cu.cuMemFreeAsync, ptr, stream)
+
+    def mem_host_alloc(self, nbytes: int, flags: int = 0) -> int:
+        return integer(self._cu.cuMemHostAlloc, nbytes, flags)
+
+    def mem_free_host(self, ptr: int) -> None:
+        call(self._cu.cuMemFreeHost, ptr)
+
+    def device_get_default_mem_pool(self, device: int) -> int:
+        return integer(self._cu.cuDeviceGetDefaultMemPool, device)
+
+    def mem_pool_trim_to(self, pool: int, keep: int) -> None:
+        call(self._cu.cuMemPoolTrimTo, pool, keep)
+
+    def mem_pool_get_attribute(self, pool: int, attribute: int) -> int:
+        return integer(self._cu.cuMemPoolGetAttribute, pool, self._cu.CUmemPool_attribute(attribute))
+
+    def mem_get_allocation_granularity(self, device: int) -> int:
+        minimum = self._cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        return integer(self._cu.cuMemGetAllocationGranularity, self._allocation_on(device), minimum)
+
+    def mem_address_reserve(self, nbytes: int) -> int:
+        return integer(self._cu.cuMemAddressReserve, nbytes, 0, 0, 0)
+
+    def mem_address_free(self, ptr: int, nbytes: int) -> None:
+        call(self._cu.cuMemAddressFree, ptr, nbytes)
+
+    def mem_create(self, nbytes: int, device: int) -> int:
+        return integer(self._cu.cuMemCreate, nbytes, self._allocation_on(device), 0)
+
+    def mem_release(self, handle: int) -> None:
+        call(self._cu.cuMemRelease, handle)
+
+    def mem_map(self, ptr: int, nbytes: int, handle: int) -> None:
+        call(self._cu.cuMemMap, ptr, nbytes, 0, handle, 0)
+
+    def mem_unmap(self, ptr: int, nbytes: int) -> None:
+        call(self._cu.cuMemUnmap, ptr, nbytes)
+
+    def mem_set_access(self, ptr: int, nbytes: int, device: int) -> None:
+        access = self._cu.CUmemAccessDesc()
+        access.location = self._location_of(device)
+        access.flags = self._cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        call(self._cu.cuMemSetAccess, ptr, nbytes, [access], 1)
+
+    # copies and sets ------------------------------------------------------------------------------------
+    def memcpy_htod(self, dst: int, src: int, nbytes: int) -> None:
+        call(self._cu.cuMemcpyHtoD, dst, src, nbytes)
+
+    def memcpy_dtoh(self, dst: int, src: int, nbytes: int) -> None:
+        call(self._cu.cuMemcpyDtoH, dst, src, nbytes)
+
+    def memcpy_dtod(self, dst: int, src: int, nbytes: int) -> None:
+        call(self._cu.cuMemcpyDtoD, dst, src, nbytes)
+
+    def memcpy_htod_async(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        call(self._cu.cuMemcpyHtoDAsync, dst, src, nbytes, stream)
+
+    def memcpy_dtoh_async(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        call(self._cu.cuMemcpyDtoHAsync, dst, src, nbytes, stream)
+
+    def memcpy_dtod_async(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        call(self._cu.cuMemcpyDtoDAsync, dst, src, nbytes, stream)
+
+    def memset_d8(self, dst: int, value: int, count: int) -> None:
+        call(self._cu.cuMemsetD8, dst, value, count)
+
+    def memset_d8_async(self, dst: int, value: int, count: int, stream: int) -> None:
+        call(self._cu.cuMemsetD8Async, dst, value, count, stream)
+
+    def memset_d32_async(self, dst: int, value: int, count: int, stream: int) -> None:
+        call(self._cu.cuMemsetD32Async, dst, value, count, stream)
+
+    # modules --------------------------------------------------------------------------------------------
+    def module_load_data(self, image: bytes) -> int:
+        return integer(self._cu.cuModuleLoadData, image)
+
+    def module_unload(self, module: int) -> None:
+        call(self._cu.cuModuleUnload, module)
+
+    # structures of the bindings -------------------------------------------------------------------------
+    def _location_of(self, device: int) -> Any:
+        location = self._cu.CUmemLocation()
+        location.type = self._cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = device
+        return location
+
+    def _allocation_on(self, device: int) -> Any:
+        allocation = self._cu.CUmemAllocationProp()
+        allocation.type = self._cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        allocation.location = self._location_of(device)
+        return allocation
+
+    def _native_edge(self, edge: EdgeData) -> Any:
+        native = self._cu.CUgraphEdgeData()
+        native.from_port, native.to_port, native.type = edge
+        return native
+
+
+def _edge_data(native: Any) -> EdgeData:
+    return EdgeData(int(native.from_port), int(native.to_port), int(native.type))
+
+
+def _newest(bindings: ModuleType, bare: str, suffix: str, edge_data: bool) -> Callable[..., tuple[Any, ...]]:
+    newer = getattr(bindings, bare + suffix, None) if edge_data else None
+    function: Callable[..., tuple[Any, ...]] = newer or getattr(bindings, bare)
+    return function
+
+
+def _import_bindings() -> ModuleType:
+    try:
+        return import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise DriverNotFound(
+            "there are no Python bindings for the CUDA driver",
+            why=f"cuda.bindings cannot be imported ({error})",
+            remedy="pip install 'breakgraph[cuda13]' for driver 580 and newer, 'breakgraph[cuda12]' for an older one;"
+            f" {SIMULATE}",
+        ) from error

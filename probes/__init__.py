@@ -1,0 +1,1 @@
+"""Scripts that ask a driver one question each. Their answers are under ``probes/records/``."""

@@ -1,0 +1,206 @@
+"""A module shaped like ``cuda.bindings.driver``, of either release, that the simulated driver answers.
+
+Names, parameter counts and returned values are those of the committed snapshots, so that what is written
+against it is written against the real shapes. Its answers are the simulator's, and no verdict about a driver.
+"""
+
+# ruff: noqa: N802 - these are the names of the bindings
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import json
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from breakgraph.driver.api import CaptureMode, DependencyUpdate, EdgeData
+from breakgraph.driver.region import Region
+from breakgraph.driver.results import snake
+from breakgraph.driver.sim import SimDriver
+from breakgraph.errors import DriverError
+
+from .surface import SNAPSHOTS
+
+
+class CUresult(enum.IntEnum):
+    """The codes these bindings have heard of; any other raises ValueError, as the real enum does."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_INVALID_DEVICE = 101
+    CUDA_ERROR_INVALID_CONTEXT = 201
+    CUDA_ERROR_INVALID_HANDLE = 400
+    CUDA_ERROR_ILLEGAL_STATE = 401
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
+    CUDA_ERROR_LAUNCH_FAILED = 719
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
+    CUDA_ERROR_STREAM_CAPTURE_MERGE = 902
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
+    CUDA_ERROR_CAPTURED_EVENT = 907
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908
+    CUDA_ERROR_UNKNOWN = 999
+
+
+def simulated_bindings(sim: SimDriver, major: int = 13) -> ModuleType:
+    """The bindings of release 12.9 or 13.x over a simulated driver."""
+    snapshot = json.loads(SNAPSHOTS[major].read_text())
+    module = ModuleType("cuda.bindings.driver")
+    special = _Special(sim, edge_data_in_bare_names=major >= 13)
+    for name, shape in snapshot["functions"].items():
+        setattr(
+            module, name, _function(name, shape, getattr(special, name, None) or getattr(sim, _sim_name(name), None))
+        )
+    names: dict[str, Any] = dict.fromkeys(snapshot["types"], SimpleNamespace)
+    names |= {"CUresult": CUresult, "CUstreamCaptureMode": CaptureMode, "CUgraphNode": int, "CUmemPool_attribute": int}
+    names |= {"CUfunction_attribute": int, "CUpointer_attribute": int, "CUDA_VERSION": snapshot["CUDA_VERSION"]}
+    for enumeration, members in snapshot["types"].items():
+        if any(member.startswith("CU_") for member in members):
+            names[enumeration] = SimpleNamespace(**dict.fromkeys(members, 1))
+    vars(module).update(names)
+    return module
+
+
+def _function(name: str, shape: dict[str, Any], answer: Callable[..., Any] | None) -> Callable[..., Any]:
+    def function(*args: object) -> tuple[Any, ...]:
+        if not shape["required"] <= len(args) <= len(shape["parameters"]):
+            raise TypeError(f"{name} takes {shape['parameters']}, and was given {len(args)} arguments")
+        if answer is None:
+            raise NotImplementedError(f"the simulated driver has no {name}")
+        try:
+            values = answer(*args)
+        except DriverError as error:
+            return (CUresult(error.code), *[None] * (len(shape["returns"]) - 1))
+        values = () if values is None else values if isinstance(values, tuple) else (values,)
+        result = (CUresult.CUDA_SUCCESS, *values)
+        assert len(result) == len(shape["returns"]), (name, result, shape["returns"])
+        return result
+
+    function.__name__ = name
+    return function
+
+
+def _sim_name(name: str) -> str:
+    def named() -> None: ...
+
+    named.__name__ = name
+    return snake(named)
+
+
+class _Special:
+    """Calls whose arguments or values are shaped otherwise than the protocol's."""
+
+    def __init__(self, sim: SimDriver, *, edge_data_in_bare_names: bool) -> None:
+        self.sim = sim
+        if edge_data_in_bare_names:
+            self.cuStreamGetCaptureInfo = self.cuStreamGetCaptureInfo_v3
+            self.cuGraphGetEdges = self.cuGraphGetEdges_v2
+            self.cuStreamUpdateCaptureDependencies = self.cuStreamUpdateCaptureDependencies_v2
+
+    def cuInit(self, flags: int) -> None: ...
+
+    def cuDeviceGet(self, ordinal: int) -> int:
+        return ordinal
+
+    def cuDeviceGetName(self, length: int, device: int) -> bytes:
+        return self.sim.device_get_name(device).encode().ljust(length, b"\0")
+
+    def cuCtxCreate(self, *args: Any) -> int:
+        return self.sim.ctx_create(args[-1])
+
+    def cuStreamQuery(self, stream: int) -> None:
+        if not self.sim.stream_query(stream):
+            raise DriverError("CUDA_ERROR_NOT_READY", 600, "stream_query")
+
+    def cuEventQuery(self, event: int) -> None:
+        if not self.sim.event_query(event):
+            raise DriverError("CUDA_ERROR_NOT_READY", 600, "event_query")
+
+    def cuStreamBeginCapture(self, stream: int, mode: CaptureMode) -> None:
+        assert isinstance(mode, CaptureMode)  # the bindings refuse a bare number
+        self.sim.stream_begin_capture(stream, mode)
+
+    def cuStreamGetCaptureInfo_v3(self, stream: int) -> tuple[Any, ...]:
+        info = self.sim.stream_get_capture_info(stream)
+        edges = [SimpleNamespace(**edge._asdict()) for edge in info.edges]
+        return info.status, info.id, info.graph, list(info.dependencies), edges, len(info.dependencies)
+
+    def cuStreamGetCaptureInfo(self, stream: int) -> tuple[Any, ...]:
+        *values, _, count = self.cuStreamGetCaptureInfo_v3(stream)
+        return (*values, count)
+
+    def cuStreamUpdateCaptureDependencies_v2(self, stream: int, nodes: Any, data: Any, count: int, flags: int) -> None:
+        assert count == len(nodes)
+        edges = [EdgeData(edge.from_port, edge.to_port, edge.type) for edge in data] if data else None
+        self.sim.stream_update_capture_dependencies(stream, nodes, edges, DependencyUpdate(flags))
+
+    def cuStreamUpdateCaptureDependencies(self, stream: int, nodes: Any, count: int, flags: int) -> None:
+        self.cuStreamUpdateCaptureDependencies_v2(stream, nodes, None, count, flags)
+
+    def cuGraphCreate(self, flags: int) -> int:
+        return self.sim.graph_create()
+
+    def cuGraphGetNodes(self, graph: int, count: int = 0) -> tuple[list[int], int]:
+        nodes = self.sim.graph_get_nodes(graph)
+        return list(nodes[:count]), len(nodes)
+
+    def cuGraphGetEdges_v2(self, graph: int, count: int = 0) -> tuple[Any, ...]:
+        edges = self.sim.graph_get_edges(graph)
+        data = [SimpleNamespace(**edge.data._asdict()) for edge in edges[:count]]
+        return [edge.tail for edge in edges[:count]], [edge.head for edge in edges[:count]], data, len(edges)
+
+    def cuGraphGetEdges(self, graph: int, count: int = 0) -> tuple[Any, ...]:
+        tails, heads, _, number = self.cuGraphGetEdges_v2(graph, count)
+        return tails, heads, number
+
+    def cuGraphExecUpdate(self, graph_exec: int, graph: int) -> object:
+        self.sim.graph_exec_update(graph_exec, graph)
+        return SimpleNamespace()
+
+    def cuMemGetAllocationGranularity(self, prop: Any, option: object) -> int:
+        return self.sim.mem_get_allocation_granularity(prop.location.id)
+
+    def cuMemAddressReserve(self, size: int, alignment: int, addr: int, flags: int) -> int:
+        return self.sim.mem_address_reserve(size)
+
+    def cuMemCreate(self, size: int, prop: Any, flags: int) -> int:
+        return self.sim.mem_create(size, prop.location.id)
+
+    def cuMemMap(self, ptr: int, size: int, offset: int, handle: int, flags: int) -> None:
+        self.sim.mem_map(ptr, size, handle)
+
+    def cuMemSetAccess(self, ptr: int, size: int, access: Any, count: int) -> None:
+        assert count == len(access) == 1
+        self.sim.mem_set_access(ptr, size, access[0].location.id)
+
+    def cuMemAllocHost(self, nbytes: int) -> int:
+        return self.sim.mem_host_alloc(nbytes)
+
+    def cuModuleGetFunction(self, module: int, name: bytes) -> object:
+        return SimpleNamespace(name=name)
+
+    def cuGetProcAddress(self, symbol: bytes, version: int, flags: int) -> tuple[int, int]:
+        return 0x1000 + sum(symbol) * 16 + (version > 10000), 0
+
+    def cuLaunchKernel(self, function: Any, *args: Any) -> None:
+        """Only the probes' kernel: ``scale(src, dst, count, factor)`` on 32-bit elements."""
+        stream, params = args[7], (ctypes.c_void_p * 4).from_address(args[8])
+        src, dst = (ctypes.c_uint64.from_address(params[at] or 0).value for at in (0, 1))
+        count, factor = (ctypes.c_uint32.from_address(params[at] or 0).value for at in (2, 3))
+        source, target = (Region.contiguous_at(ptr, (count,), np.dtype(np.uint32)) for ptr in (src, dst))
+
+        def scale(read: Any, written: Any) -> None:
+            written[...] = read * factor
+
+        self.sim.launch(stream, scale, reads=[source], writes=[target])
