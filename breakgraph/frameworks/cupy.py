@@ -1,0 +1,157 @@
+"""cupy's arrays as a framework. Checked against cupy 14 (memory.pyx, stream.pyx, core.pyx)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+from breakgraph.driver import Driver, Region
+from breakgraph.errors import BreakgraphError, CaptureStateError
+from breakgraph.frameworks.base import Allocate, Array
+
+__all__ = ["CupyFramework"]
+
+
+class CupyFramework:
+    """`breakgraph.frameworks.base.Framework` over ``cupy.ndarray``.
+
+    Raises `BreakgraphError` where cupy is not installed, naming the extra that brings it.
+    """
+
+    name = "cupy"
+    driver_name = "cuda"
+
+    def __init__(self) -> None:
+        self._cupy = cupy = _import_cupy()
+        self._ndarray: type = cupy.ndarray
+        self._namespace = _Forwarder(cupy)
+        self._before = _AllocatorsBefore()
+
+    def owns(self, obj: object) -> bool:
+        return isinstance(obj, self._ndarray)
+
+    def check_context(self, driver: Driver) -> None:
+        """Raise `CaptureStateError` unless the current context is the device's primary one (C31)."""
+        current = driver.ctx_get_current()
+        if not current:
+            return  # the library makes the primary one current
+        device = driver.ctx_get_device()
+        primary = driver.device_primary_ctx_retain(device)
+        driver.device_primary_ctx_release(device)
+        if current != primary:
+            raise CaptureStateError(
+                "cupy takes part in a capture on a context that is not the primary one of its device",
+                why="cupy keeps modules and memory per device, so what it made in one context breaks in another",
+                remedy="make the primary context current, or leave cupy out: bg.capture(frameworks=())",
+            )
+
+    def view(self, array: Array) -> Region:
+        return Region(array.data.ptr, array.shape, array.strides, array.dtype)
+
+    def over(self, region: Region, owner: object = None) -> Array:
+        return self._over(self._ndarray, region, owner)
+
+    def like(self, array: Array, region: Region, owner: object = None) -> Array:
+        return self._over(type(array), region, owner)
+
+    def copy(self, dst: Array, src: Array, stream: int) -> None:
+        with self.stream_scope(stream):
+            dst[...] = src
+
+    def zero(self, dst: Array, stream: int) -> None:
+        with self.stream_scope(stream):
+            dst.fill(0)
+
+    def current_stream(self) -> int:
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def stream_scope(self, stream: int) -> AbstractContextManager[object]:
+        cuda = self._cupy.cuda
+        scope: AbstractContextManager[object]
+        if hasattr(cuda.Stream, "from_external"):
+            scope = cuda.Stream.from_external(_Handle(stream))
+        else:
+            scope = cuda.ExternalStream(stream)  # deprecated where there is the other
+        return scope
+
+    @contextmanager
+    def allocator_scope(self, allocate: Allocate) -> Iterator[None]:
+        cuda = self._cupy.cuda
+
+        def malloc(nbytes: int) -> Any:  # also asked for the scratch memory of reductions and sorts, and for 0 bytes
+            block = allocate(nbytes) if nbytes else None
+            ptr, size = (block.ptr, block.nbytes) if block else (0, 0)
+            return cuda.MemoryPointer(cuda.UnownedMemory(ptr, size, block, cuda.get_device_id()), 0)
+
+        stack = self._before.stack
+        stack.append(cuda.get_allocator())
+        try:
+            with cuda.using_allocator(malloc):
+                yield
+        finally:
+            stack.pop()
+
+    @contextmanager
+    def outside_scope(self) -> Iterator[None]:
+        with self._cupy.cuda.using_allocator(self._before.stack[-1]):
+            yield
+
+    def namespace(self) -> ModuleType:
+        return self._namespace
+
+    def _over(self, kind: type, region: Region, owner: object) -> Array:
+        cuda = self._cupy.cuda
+        low, high = region.bounds
+        memory = cuda.UnownedMemory(low, high - low, owner, cuda.get_device_id())
+        pointer = cuda.MemoryPointer(memory, region.ptr - low)
+        return kind(region.shape, region.dtype, pointer, region.strides)
+
+
+class _Handle:
+    """A stream's handle in CUDA's stream protocol, version 0. It owns nothing, so cupy will not either."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+
+class _AllocatorsBefore(threading.local):
+    """Per thread: the allocators that the open scopes took the place of, the innermost scope's last."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+
+class _Forwarder(ModuleType):
+    """Has what cupy has."""
+
+    def __init__(self, cupy: ModuleType) -> None:
+        super().__init__("breakgraph.frameworks.cupy.namespace", cupy.__doc__)
+        self._cupy = cupy
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._cupy, name)
+        self.__dict__[name] = found
+        return found
+
+    def __dir__(self) -> list[str]:
+        return dir(self._cupy)
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise BreakgraphError(
+            "arrays on the cuda driver need cupy, and it cannot be imported",
+            why=str(error).strip(),
+            remedy="pip install 'breakgraph[cuda13]' (with a CUDA 12 driver: 'breakgraph[cuda12]')",
+        ) from error
+    return cupy

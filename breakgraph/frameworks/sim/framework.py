@@ -1,0 +1,96 @@
+"""The simulator's arrays as a framework."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from breakgraph import driver as drivers
+from breakgraph.driver import Driver, Region
+from breakgraph.frameworks.base import Allocate
+from breakgraph.frameworks.sim import functions
+from breakgraph.frameworks.sim.array import SimArray
+from breakgraph.frameworks.sim.namespace import SimNamespace
+from breakgraph.frameworks.sim.state import ThreadState, state
+
+if TYPE_CHECKING:
+    from breakgraph.driver.sim import SimDriver
+
+__all__ = ["SimFramework"]
+
+
+class SimFramework:
+    """`breakgraph.frameworks.base.Framework` over `SimArray`, on whichever simulated device is current."""
+
+    name = "sim"
+    driver_name = "sim"
+
+    def owns(self, obj: object) -> bool:
+        return isinstance(obj, SimArray)
+
+    def check_context(self, driver: Driver) -> None:
+        """Simulated arrays keep no caches per context, so any will do (C31)."""
+
+    def view(self, array: SimArray) -> Region:
+        return array.region
+
+    def over(self, region: Region, owner: object = None) -> SimArray:
+        return SimArray(_device(), region, owner)
+
+    def like(self, array: SimArray, region: Region, owner: object = None) -> SimArray:
+        return type(array)(array._driver, region, owner)
+
+    def copy(self, dst: SimArray, src: SimArray, stream: int) -> None:
+        with self.stream_scope(stream):
+            functions.assign(dst, src)
+
+    def zero(self, dst: SimArray, stream: int) -> None:
+        with self.stream_scope(stream):
+            functions.assign(dst, 0, name="zero")
+
+    def current_stream(self) -> int:
+        return _state().stream
+
+    def stream_scope(self, stream: int) -> AbstractContextManager[object]:
+        return _Pushed(_state().streams, stream)
+
+    def allocator_scope(self, allocate: Allocate) -> AbstractContextManager[object]:
+        allocators = _state().allocators
+        return _Pushed(allocators, (allocate, allocators[-1][0]))
+
+    def outside_scope(self) -> AbstractContextManager[object]:
+        allocators = _state().allocators
+        before = allocators[-1][1]
+        return _Pushed(allocators, (before, before))
+
+    def namespace(self) -> ModuleType:
+        driver = _device()
+        found = driver.__dict__.get("_array_namespace")
+        if found is None:
+            found = driver.__dict__.setdefault("_array_namespace", SimNamespace(driver))
+        return cast(ModuleType, found)
+
+
+class _Pushed:
+    """A scope in which an item is the last of a stack."""
+
+    __slots__ = ("_item", "_stack")
+
+    def __init__(self, stack: list[Any], item: Any) -> None:
+        self._stack = stack
+        self._item = item
+
+    def __enter__(self) -> None:
+        self._stack.append(self._item)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.pop()
+
+
+def _device() -> SimDriver:
+    return cast("SimDriver", drivers.current())
+
+
+def _state() -> ThreadState:
+    return state(_device())
