@@ -1,0 +1,41 @@
+"""Breakable CUDA graph capture: a forward as graph segments split at Python breaks. No torch.
+
+The contract is in docs and README; names below are all of the public API.
+"""
+
+from breakgraph import driver, errors
+from breakgraph.frameworks import array_namespace
+from breakgraph.memory import Arena, Cell, copy_output
+from breakgraph.segments.break_points import break_graph, break_here, break_point
+from breakgraph.segments.capture import capture
+from breakgraph.segments.context import active_forward, current_forward, current_valid_rows
+from breakgraph.segments.destinations import IN_PLACE, INFER, NO_WRITEBACK
+from breakgraph.segments.graph import BreakableGraph
+from breakgraph.segments.padding import scrub_padding_tail, slice_to_real_rows
+from breakgraph.segments.state import current_stream, is_capturing
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "INFER",
+    "IN_PLACE",
+    "NO_WRITEBACK",
+    "Arena",
+    "BreakableGraph",
+    "Cell",
+    "active_forward",
+    "array_namespace",
+    "break_graph",
+    "break_here",
+    "break_point",
+    "capture",
+    "copy_output",
+    "current_forward",
+    "current_stream",
+    "current_valid_rows",
+    "driver",
+    "errors",
+    "is_capturing",
+    "scrub_padding_tail",
+    "slice_to_real_rows",
+]

@@ -1,0 +1,62 @@
+"""Which bytes of a range are free: best fit, neighbours joined. Bookkeeping only; no driver."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+__all__ = ["FreeList"]
+
+
+class FreeList:
+    """The free spans of one address range, as offsets in bytes.
+
+    `take` gives the smallest span that fits (the lowest of equals), so that a large span is kept whole for
+    a large request; `give` joins a span with its free neighbours at once.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # sorted
+        self._sizes: dict[int, int] = {}
+        self._by_size: list[tuple[int, int]] = []  # sorted (size, start)
+
+    @property
+    def free(self) -> int:
+        """Bytes free in all."""
+        return sum(self._sizes.values())
+
+    def take(self, size: int) -> int | None:
+        """Offset of ``size`` bytes, or None where no span is large enough."""
+        at = bisect_left(self._by_size, (size, -1))
+        if at == len(self._by_size):
+            return None
+        span, start = self._by_size[at]
+        self._remove(start)
+        if span > size:
+            self._insert(start + size, span - size)
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        """Make ``size`` bytes at ``start`` free."""
+        at = bisect_right(self._starts, start)
+        if at < len(self._starts) and self._starts[at] == start + size:
+            size += self._remove(self._starts[at])
+        if at and (before := self._starts[at - 1]) + self._sizes[before] == start:
+            start, size = before, self._remove(before) + size
+        self._insert(start, size)
+
+    def tail(self, end: int) -> int:
+        """Bytes free directly below offset ``end``."""
+        if self._starts and self._starts[-1] + self._sizes[self._starts[-1]] == end:
+            return self._sizes[self._starts[-1]]
+        return 0
+
+    def _insert(self, start: int, size: int) -> None:
+        insort(self._starts, start)
+        insort(self._by_size, (size, start))
+        self._sizes[start] = size
+
+    def _remove(self, start: int) -> int:
+        size = self._sizes.pop(start)
+        del self._starts[bisect_left(self._starts, start)]
+        del self._by_size[bisect_left(self._by_size, (size, start))]
+        return size

@@ -1,0 +1,1 @@
+"""A forward as segments and breaks: captured once, replayed in turn."""

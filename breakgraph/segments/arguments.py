@@ -1,0 +1,112 @@
+"""The arguments of a break, as its closure holds them (C18, C19)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from breakgraph.memory import Cell, tree
+from breakgraph.segments.destinations import Ownership
+
+__all__ = ["Arguments", "Frozen", "bind_names"]
+
+
+class Frozen(NamedTuple):
+    """A value that stays as it was at capture: the argument's name, or the place in the result."""
+
+    name: str
+    value: object
+
+
+class _LiveContext:
+    """Stands in bound arguments for the forward context of the replay under way."""
+
+    def __repr__(self) -> str:
+        return "<the live forward context>"
+
+
+_LIVE_CONTEXT = _LiveContext()
+
+
+class Arguments:
+    """Positional and keyword arguments, bound once at capture.
+
+    Arrays are held as `Ownership` says, containers rebuilt around them, the forward context is left open,
+    and everything else is frozen and listed.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        ownership: Ownership,
+        context: object | None,
+    ) -> None:
+        self.uses_context = False
+        self._ownership = ownership
+        self._context = context
+        frozen: list[Frozen] = []
+        held = []
+        for name, value in bind_names(function, args, kwargs):
+            frozen_leaves: list[object] = []
+            held.append(tree.rebuild(value, self._holder(frozen_leaves), is_leaf=self._is_leaf))
+            frozen.extend(Frozen(name, leaf) for leaf in frozen_leaves)
+        self._args = tuple(held[: len(args)])
+        self._kwargs = dict(zip(kwargs, held[len(args) :], strict=True))
+        self.frozen = tuple(frozen)
+
+    def _is_leaf(self, node: object) -> bool:
+        is_context = self._context is not None and node is self._context
+        return is_context or isinstance(node, Cell) or self._ownership.is_array(node)
+
+    def _holder(self, frozen: list[object]) -> Callable[[Any], Any]:
+        def hold(leaf: Any) -> Any:
+            if self._context is not None and leaf is self._context:
+                self.uses_context = True
+                return _LIVE_CONTEXT
+            if isinstance(leaf, (Cell, np.ndarray)):
+                return leaf
+            if self._ownership.is_array(leaf):
+                return self._ownership.hold(leaf)
+            frozen.append(leaf)
+            return leaf
+
+        return hold
+
+    def live(self, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for a replay under ``context``."""
+        if not self.uses_context:
+            return self._args, self._kwargs
+
+        def fill(leaf: Any) -> Any:
+            return context if leaf is _LIVE_CONTEXT else leaf
+
+        return tree.rebuild((self._args, self._kwargs), fill, is_leaf=self._is_leaf)  # type: ignore[no-any-return]
+
+    def named(self, names: tuple[str, ...], function: Callable[..., object]) -> list[Any]:
+        """The held arguments called ``names``; those not given are left out."""
+        found = dict(bind_names(function, self._args, self._kwargs))
+        return [found[name] for name in names if name in found]
+
+
+def bind_names(
+    function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Each argument with its parameter's name, in the order given: positional ones first."""
+    names: list[str] = []
+    try:
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(parameter.name)
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                names.extend(f"{parameter.name}[{at}]" for at in range(len(args) - len(names)))
+    except (TypeError, ValueError):
+        pass  # a builtin without a signature: by position
+    names.extend(f"argument {at}" for at in range(len(names), len(args)))
+    yield from zip(names, args, strict=False)
+    yield from kwargs.items()

@@ -1,0 +1,205 @@
+"""Where a forward is split: the decorator, the explicit call, and the bare break."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, overload
+
+from breakgraph.errors import BreakgraphError
+from breakgraph.memory import Cell, copy_output
+from breakgraph.segments.destinations import IN_PLACE, INFER, Destination
+from breakgraph.segments.state import here
+
+__all__ = ["BARE", "BreakPoint", "break_graph", "break_here", "break_point"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+@dataclass(frozen=True)
+class BreakPoint:
+    """What is known of a break before it is called."""
+
+    function: Callable[..., Any]
+    dst: Any = INFER
+    out: str | None = None
+    writes: tuple[str, ...] = ()
+    stub: Callable[..., Any] | None = None
+    tag: str | None = None
+    rows: bool = True
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function as if it were no break; a destination it names is written all the same (C20)."""
+        if self.out is None and isinstance(self.dst, Destination):
+            return self.function(*args, **kwargs)
+        destination = self.destination(kwargs)
+        result = self.function(*args, **self.with_destination(kwargs, destination))
+        if result is None and self.out is not None:
+            return destination
+        return copy_output(destination, result)
+
+    def destination(self, kwargs: dict[str, Any]) -> Any:
+        """Where this call lands: ``dst``, or for ``out`` the keyword that the caller gave."""
+        if self.out is None or not isinstance(self.dst, Destination):
+            return self.dst
+        if kwargs.get(self.out) is None:
+            raise BreakgraphError(
+                f"break {self.name!r} was called without {self.out}=",
+                why=f"it was declared with out={self.out!r}, so the call or dst= must say where it writes",
+                remedy=f"pass {self.out}=array, or declare dst=",
+            )
+        return kwargs[self.out]
+
+    def with_destination(self, kwargs: dict[str, Any], destination: Any) -> dict[str, Any]:
+        """The keyword arguments, with the destination's array under the name that ``out`` gives."""
+        if self.out is None:
+            return kwargs
+        return {**kwargs, self.out: destination.array if isinstance(destination, Cell) else destination}
+
+
+@overload
+def break_point(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def break_point(
+    *,
+    dst: Any = ...,
+    out: str | None = ...,
+    writes: Iterable[str] = ...,
+    stub: Callable[..., Any] | None = ...,
+    tag: str | None = ...,
+    rows: bool = ...,
+    enable: bool = ...,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def break_point(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    dst: Any = INFER,
+    out: str | None = None,
+    writes: Iterable[str] = (),
+    stub: Callable[..., Any] | None = None,
+    tag: str | None = None,
+    rows: bool = True,
+    enable: bool = True,
+) -> Any:
+    """Make a function a break: inside a capture it runs eagerly, between two segments, and again at each replay.
+
+    Parameters
+    ----------
+    dst
+        Where the result lands (C13): an array, a `Cell`, a tree of them, or `INFER`, `IN_PLACE`, `NO_WRITEBACK`.
+    out
+        Name of the keyword under which the function is given its destination, and writes it itself.
+    writes
+        Names of the arguments that an IN_PLACE function writes; ``valid_rows`` zeroes their padding.
+    stub
+        Called instead of the function at capture only.
+    tag
+        By which ``capture(break_on=...)`` selects it.
+    rows
+        False keeps ``valid_rows`` from zeroing the padding of its destinations.
+    enable
+        False leaves the function as it is.
+
+    Outside a capture, inside another break, and where ``break_on`` does not select it, it is a plain call.
+
+    Raises `BreakgraphError` for a coroutine function: a break runs to its end between two launches.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not enable:
+            return function
+        _check_function(function)
+        names = (writes,) if isinstance(writes, str) else tuple(writes)
+        _refuse_unknown(function, (*names, out) if out else names)
+        point = BreakPoint(function, dst, out, names, stub, tag, rows)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            capture = here.capture
+            if capture is None or not capture.selects(tag):
+                return point.call_plainly(args, kwargs)
+            return capture.record(point, args, kwargs, _site())
+
+        return call
+
+    return decorate if function is None else decorate(function)
+
+
+def break_here(fn: Callable[..., Any], dst: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call ``fn(*args, **kwargs)`` as a break that lands in ``dst``; see `break_point`.
+
+    Returns what later code holds: the destination, or the value for `IN_PLACE` and `NO_WRITEBACK`.
+    """
+    _check_function(fn)
+    point = BreakPoint(fn, dst)
+    capture = here.capture
+    if capture is None or not capture.selects(None):
+        return point.call_plainly(args, kwargs)
+    return capture.record(point, args, kwargs, _site())
+
+
+def break_graph() -> None:
+    """A bare break: end the segment and begin the next. Outside a capture it does nothing."""
+    capture = here.capture
+    if capture is not None and capture.selects(None):
+        capture.record(BARE, (), {}, _site())
+
+
+def _nothing() -> None:
+    return None
+
+
+_nothing.__qualname__ = "break_graph"
+BARE = BreakPoint(_nothing, IN_PLACE, rows=False)  #: what `break_graph` records
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise BreakgraphError(
+            f"a break is a function, not a {type(function).__name__}",
+            remedy="give the function first, then its destination: bg.break_here(fn, dst, *args)",
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise BreakgraphError(
+            f"{function.__qualname__!r} is a coroutine function and cannot be a break",
+            why="a break runs to its end between two launches; awaiting would let other tasks into the forward (C21)",
+            remedy="make it a plain function, and await before or after the forward",
+        )
+
+
+def _refuse_unknown(function: Callable[..., Any], names: tuple[str, ...]) -> None:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in names:
+        if name not in parameters:
+            raise BreakgraphError(
+                f"{function.__qualname__!r} has no parameter {name!r}",
+                why="writes= and out= name the parameters through which a break writes",
+                remedy=f"choose from {', '.join(parameters) or 'none: it takes no arguments'}",
+            )
+
+
+def _site() -> str:
+    """``file:line`` of the nearest caller outside the package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

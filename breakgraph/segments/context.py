@@ -1,0 +1,36 @@
+"""The forward context: what one forward wants its breaks to see, live at every replay (C19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from breakgraph.segments.state import here
+
+__all__ = ["active_forward", "current_forward", "current_valid_rows"]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def active_forward(ctx: T) -> Iterator[T]:
+    """Publish ``ctx`` as the calling thread's forward context inside the block; blocks may nest.
+
+    A break argument that *is* the context published at capture is replaced by the one published at replay.
+    """
+    here.contexts.append(ctx)
+    try:
+        yield ctx
+    finally:
+        here.contexts.pop()
+
+
+def current_forward() -> Any:
+    """The context published last in this thread, or None."""
+    return here.contexts[-1] if here.contexts else None
+
+
+def current_valid_rows() -> int | None:
+    """``valid_rows`` of the replay under way in this thread; None outside one, and where none was given."""
+    return here.replays[-1].valid_rows if here.replays else None

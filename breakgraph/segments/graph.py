@@ -1,0 +1,288 @@
+"""A captured forward: its steps, its replay, its end (C2, C22 to C27, C31)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from breakgraph import driver as drivers
+from breakgraph.driver import StreamHandle, stream_handle
+from breakgraph.errors import BreakgraphError, CaptureStateError
+from breakgraph.frameworks import Framework
+from breakgraph.segments.holdings import Holdings, in_context
+from breakgraph.segments.state import GraphState, Running, Step, here, is_capturing
+from breakgraph.segments.steps import Break, Segment
+from breakgraph.segments.streams import framework_streams, refuse_capturing
+
+__all__ = ["BreakableGraph"]
+
+_WHY_NOT = {
+    GraphState.EMPTY: ("nothing was captured into it yet", "capture first: with bg.capture(graph) as graph: ..."),
+    GraphState.CAPTURING: ("its capture is still open", "leave the with block first"),
+    GraphState.INERT: (
+        "capture is switched off (BREAKGRAPH_DISABLE) or the driver cannot capture, so its forward ran eagerly",
+        "call the forward itself while .state is 'inert'",
+    ),
+    GraphState.FAILED: ("its capture failed; see .error", "mend the cause, reset() it and capture again"),
+    GraphState.CLOSED: ("it was closed", "capture into a new graph"),
+}
+
+
+class BreakableGraph:
+    """The steps of one captured forward: segment, break, segment, ..., segment.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    error
+        What the capture failed with, in state ``failed``.
+    replays
+        How many replays have run to their end.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self.replays = 0
+        self._state = GraphState.EMPTY
+        self._stream: int | None = None
+        self._holdings: Holdings | None = None
+        self._frameworks: tuple[Framework, ...] = ()
+        self._needs_context = False
+        self._busy = threading.Lock()
+
+    # what it is -----------------------------------------------------------------------------------------
+    @property
+    def state(self) -> GraphState:
+        """``empty``, ``capturing``, ``captured``, ``inert``, ``failed`` or ``closed``."""
+        return self._state
+
+    @property
+    def captured(self) -> bool:
+        """Whether it can be replayed."""
+        return self._state is GraphState.CAPTURED
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Segments and breaks in the order of the forward."""
+        return tuple(self._holdings.steps) if self._holdings else ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Segment))
+
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Break))
+
+    @property
+    def capture_stream(self) -> StreamHandle | None:
+        """The origin stream of its capture."""
+        return None if self._stream is None else StreamHandle(self._stream)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        if not self.captured:
+            return f"<BreakableGraph{name}: {self.state}>"
+        return (
+            f"<BreakableGraph{name}: {len(self.segments)} segments, {len(self.breaks)} breaks, {self.replays} replays>"
+        )
+
+    # replay ---------------------------------------------------------------------------------------------
+    def replay(self, *, stream: object = None, valid_rows: int | None = None) -> None:
+        """Run the forward again: segment 0, break 0, segment 1, ...; asynchronous but for what breaks wait for.
+
+        Parameters
+        ----------
+        stream
+            Where to run; by default the current stream of the frameworks that took part in the capture.
+        valid_rows
+            After each break, rows from here on along axis 0 of its destinations are zeroed (C22).
+
+        Raises
+        ------
+        CaptureStateError
+            Before anything is launched: not captured; inside a segment, or in a break that holds the same
+            arena; another thread replays it; the stream is capturing; no forward context where the capture
+            had one.
+        BaseException
+            Whatever a break raises, with the break's name as a note. The graph can be replayed again.
+        """
+        holdings = self._replayable(valid_rows)
+        holdings.arena.check_turn()
+        if not self._busy.acquire(blocking=False):
+            raise CaptureStateError(
+                f"{self!r} is being replayed by another thread",
+                why="both would write the same arrays (C24)",
+                remedy="replay it in turn, or capture one graph for each thread",
+            )
+        try:
+            with in_context(holdings.driver, holdings.context):
+                running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows)
+                with self._turn(holdings, running), self._current_stream(running.stream):
+                    for step in holdings.steps:
+                        step.run(running)
+            self.replays += 1
+        finally:
+            self._busy.release()
+
+    def _replayable(self, valid_rows: int | None) -> Holdings:
+        holdings = self._holdings
+        if self._state is not GraphState.CAPTURED or holdings is None:
+            why, remedy = _WHY_NOT[self._state]
+            raise CaptureStateError(f"{self!r} cannot be replayed", why=why, remedy=remedy) from self.error
+        if drivers.current() is not holdings.driver:
+            raise CaptureStateError(
+                f"{self!r} was captured on another driver than the current one",
+                remedy="replay it where bg.driver.current() is the driver it was captured on",
+            )
+        if is_capturing():
+            raise CaptureStateError(
+                f"{self!r} was replayed inside a segment",
+                why="the driver does not launch a graph into a capturing stream (900)",
+                remedy="replay it outside the capture, or in a break with an arena of its own",
+            )
+        if self._needs_context and not here.contexts:
+            raise CaptureStateError(
+                f"{self!r} was captured with a forward context and is replayed without one",
+                why="its breaks would see the context of the capture, or none (C19)",
+                remedy="replay it inside: with bg.active_forward(ctx): ...",
+            )
+        if valid_rows is not None and (isinstance(valid_rows, bool) or not hasattr(valid_rows, "__index__")):
+            raise TypeError(f"valid_rows is a number of rows, not {valid_rows!r}")
+        if valid_rows is not None and valid_rows < 0:
+            raise ValueError(f"valid_rows is a number of rows, not {valid_rows!r}")
+        if len(self.segments) != len(self.breaks) + 1:
+            raise CaptureStateError(f"{self!r} has lost a step", why="segments are one more than breaks (C2)")
+        return holdings
+
+    def _replay_stream(self, holdings: Holdings, stream: object) -> int:
+        driver = holdings.driver
+        if stream is not None:
+            handle = driver.resolve_stream(stream_handle(stream))
+        else:
+            current = framework_streams(driver, self._frameworks)
+            if len(current) != 1:
+                which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
+                raise CaptureStateError(
+                    f"{self!r} was replayed without stream=",
+                    why=f"the current stream of the frameworks that took part is meant, and {which} (C24)",
+                    remedy="pass stream=",
+                )
+            handle = current[0]
+        refuse_capturing(driver, handle, "replayed on")
+        return handle
+
+    @staticmethod
+    @contextmanager
+    def _turn(holdings: Holdings, running: Running) -> Iterator[None]:
+        """The arena is ours from the first step to the last (C25)."""
+        arena = holdings.arena
+        arena.acquire(running.stream)
+        here.replays.append(running)
+        try:
+            yield
+        except BaseException as error:
+            try:
+                arena.record_use(running.stream)
+            except BreakgraphError as second:
+                error.add_note(f"the end of this replay could not be marked on its stream: {second.what}")
+            raise
+        else:
+            arena.record_use(running.stream)
+        finally:
+            here.replays.pop()
+            arena.release()
+
+    @contextmanager
+    def _current_stream(self, stream: int) -> Iterator[None]:
+        with ExitStack() as scopes:
+            for framework in self._frameworks:
+                scopes.enter_context(framework.stream_scope(stream))
+            yield
+
+    # its end --------------------------------------------------------------------------------------------
+    def keep(self, *objects: object) -> None:
+        """Keep objects alive as long as the capture.
+
+        For what segments read and no one can see that they do: weights, modules, the pinned source of a copy.
+
+        Raises `CaptureStateError` where there is no capture to keep them for.
+        """
+        if self._holdings is None:
+            raise CaptureStateError(f"{self!r} holds no capture to keep anything for", remedy="capture first")
+        self._holdings.kept.extend(objects)
+
+    def reset(self) -> None:
+        """Destroy the capture, once its last replay is done with it; the graph is empty and can capture again."""
+        self._end(GraphState.EMPTY)
+
+    def close(self) -> None:
+        """Destroy the capture for good. A second call does nothing."""
+        if self._state is not GraphState.CLOSED:
+            self._end(GraphState.CLOSED)
+
+    def abandon(self) -> None:
+        """Forget the capture without a driver call, since its context is gone; the graph is empty."""
+        if self._holdings is not None:
+            self._holdings.forget()
+        self._end(GraphState.EMPTY)
+
+    def _end(self, state: GraphState) -> None:
+        if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
+            why, remedy = _WHY_NOT[self._state]
+            raise CaptureStateError(f"{self!r} cannot be emptied", why=why, remedy=remedy)
+        if not self._busy.acquire(blocking=False):
+            raise CaptureStateError(
+                f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
+            )
+        try:
+            notes = self._let_go()
+            self._state, self.error, self.replays, self._stream = state, None, 0, None
+        finally:
+            self._busy.release()
+        if notes:
+            raise BreakgraphError("; ".join(notes), remedy="abandon() a graph whose context is gone before it ends")
+
+    def __del__(self) -> None:  # not a finalizer: what is kept may refer back to the graph
+        holdings = getattr(self, "_holdings", None)
+        if holdings is not None and not sys.is_finalizing():
+            holdings.release_quietly()
+
+    def _let_go(self) -> list[str]:
+        holdings, self._holdings = self._holdings, None
+        return holdings.release() if holdings is not None else []
+
+    # what a capture does to it ----------------------------------------------------------------------------
+    def check_free(self) -> None:
+        """Refuse a second capture while it holds one (C4)."""
+        if self._state in (GraphState.CAPTURING, GraphState.CAPTURED, GraphState.CLOSED):
+            why = {
+                GraphState.CAPTURING: "its capture is still open",
+                GraphState.CAPTURED: "it holds a capture, which may be replayed elsewhere",
+            }.get(self._state, "it was closed")
+            raise CaptureStateError(
+                f"{self!r} cannot take a capture", why=why, remedy="reset() it first, or capture into a new graph"
+            )
+
+    def begin(self, holdings: Holdings, frameworks: Iterable[Framework], stream: int) -> None:
+        self._let_go()
+        self._holdings = holdings
+        self._frameworks = tuple(frameworks)
+        self._stream = stream
+        self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
+
+    def finish(self, *, needs_context: bool) -> None:
+        self._needs_context = needs_context
+        self._state = GraphState.CAPTURED
+
+    def become_inert(self) -> None:
+        self._state, self.error, self.replays = GraphState.INERT, None, 0
+
+    def fail(self, error: BaseException) -> list[str]:
+        """The capture failed with ``error``. Returns what could not be destroyed."""
+        self._state, self.error = GraphState.FAILED, error
+        return self._let_go()

@@ -1,0 +1,233 @@
+"""Turning a running forward into steps: segments begun and ended on one stream, breaks between them."""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from breakgraph import driver as drivers
+from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
+from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureFailed, DriverError, NotCopyable
+from breakgraph.frameworks import Framework
+from breakgraph.memory import Cell, Landing, is_registered, plan_copy, tree
+from breakgraph.segments.arguments import Arguments, Frozen
+from breakgraph.segments.break_points import BARE, BreakPoint
+from breakgraph.segments.context import current_forward
+from breakgraph.segments.destinations import IN_PLACE, INFER, NO_WRITEBACK, Claims, Landed, Ownership
+from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.steps import Break, Segment
+
+__all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
+
+FrozenPolicy = Literal["allow", "warn", "refuse"]
+
+
+class Phase(enum.Enum):
+    """What the thread that captures is doing."""
+
+    BETWEEN = enum.auto()  #: no segment is open: before the first, after the last, while one is ended or begun
+    SEGMENT = enum.auto()
+    BREAK = enum.auto()
+    LOST = enum.auto()  #: something of the forward was lost: the rest of it runs eagerly (C6)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a capture was asked to record; see `capture`."""
+
+    mode: CaptureMode
+    execute: bool
+    barrier: Callable[[], object] | None
+    frozen: FrozenPolicy
+
+
+class Recorder:
+    """Records steps into a graph's `Holdings`, which own every handle from the moment it exists."""
+
+    def __init__(
+        self, holdings: Holdings, frameworks: Iterable[Framework], stream: int, options: Options, capture: int
+    ) -> None:
+        self.phase = Phase.BETWEEN
+        self.context_published = current_forward() is not None
+        self.nodes = 0
+        self._holdings = holdings
+        self._driver = holdings.driver
+        self._frameworks = tuple(frameworks)
+        self._stream = stream
+        self._options = options
+        self._ownership = Ownership(self._driver, holdings.arena, capture)
+        self._claims = Claims(self._ownership)
+        self._breaks = 0
+
+    # segments -------------------------------------------------------------------------------------------
+    @property
+    def here(self) -> str:
+        """The step being recorded, for messages."""
+        return f"segment {len(self._holdings.steps) - self._breaks}"
+
+    def begin_segment(self) -> None:
+        self._driver.stream_begin_capture(self._stream, self._options.mode)
+        self.phase = Phase.SEGMENT
+
+    def end_segment(self) -> None:
+        """End the open segment, instantiate it, and launch it where the capture pass executes (C3).
+
+        Raises the driver's error, naming the segment, where the capture was invalidated or left unjoined.
+        """
+        driver, holdings = self._driver, self._holdings
+        try:
+            with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+                graph = holdings.own_graph(driver.stream_end_capture(self._stream))
+                self.phase = Phase.BETWEEN
+                nodes = driver.graph_get_nodes(graph)
+                self._refuse_allocations(nodes)
+                graph_exec = holdings.own_exec(driver.graph_instantiate(graph)) if nodes else 0
+        except DriverError as error:
+            error.where = error.where or self.here
+            raise
+        segment = Segment(driver, len(holdings.steps) - self._breaks, graph, graph_exec, len(nodes))
+        holdings.steps.append(segment)
+        self.nodes += len(nodes)
+        if self._options.execute:
+            segment.launch(self._stream)
+
+    def _refuse_allocations(self, nodes: tuple[int, ...]) -> None:
+        kinds = [self._driver.graph_node_get_type(node) for node in nodes]
+        left = kinds.count(NodeType.MEM_ALLOC) - kinds.count(NodeType.MEM_FREE)
+        if left > 0:
+            raise CaptureFailed(
+                f"{left} stream-ordered allocation(s) are left unfreed in {self.here}",
+                why="the driver launches such a graph only once, so it cannot be replayed (C29)",
+                remedy="allocate before the capture, or through a framework that takes part",
+            )
+
+    def abandon_segment(self, notes: list[str]) -> None:
+        """Leave the stream not capturing, whatever became of the segment."""
+
+        def end() -> None:
+            if self._driver.stream_is_capturing(self._stream) == CaptureStatus.NONE:
+                return
+            try:
+                self._holdings.own_graph(self._driver.stream_end_capture(self._stream))
+            except DriverError:
+                if self._driver.stream_is_capturing(self._stream) != CaptureStatus.NONE:
+                    raise
+
+        attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
+
+    @property
+    def invalidated(self) -> bool:
+        """Whether the driver has given the open segment up."""
+        try:
+            return self._driver.stream_is_capturing(self._stream) == CaptureStatus.INVALIDATED
+        except DriverError:
+            return False
+
+    # breaks ---------------------------------------------------------------------------------------------
+    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
+        """End the segment, run the break eagerly, land its result, begin the next segment.
+
+        Returns what the forward goes on with.
+        """
+        destination = point.destination(kwargs)
+        kwargs = point.with_destination(kwargs, destination)
+        context = current_forward()
+        self.context_published |= context is not None
+        arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
+        self._apply_frozen_policy(point, arguments.frozen)
+        self._claims.claim(destination, point.name)
+        self.end_segment()
+        self.phase = Phase.BREAK
+        if self._options.barrier is not None:
+            self._options.barrier()
+        with ExitStack() as outside:
+            for framework in self._frameworks:
+                outside.enter_context(framework.outside_scope())
+            try:
+                result = (point.stub or point.function)(*args, **kwargs)
+                value, landed = self._land(point, destination, result, arguments)
+            except BreakgraphError as error:
+                error.where = error.where or f"break {self._breaks} {point.name!r}, called at {site}"
+                raise
+            except BaseException as error:
+                error.add_note(f"raised in break {self._breaks} {point.name!r}, called at {site}")
+                raise
+        self._apply_frozen_policy(point, [Frozen(path, value) for path, value in landed.handed_on.items()])
+        self._holdings.steps.append(
+            Break(
+                index=self._breaks,
+                name=point.name,
+                tag=point.tag,
+                site=site,
+                function=point.function,
+                arguments=arguments,
+                landed=landed,
+                rows=point.rows,
+            )
+        )
+        self._breaks += 1
+        self.phase = Phase.BETWEEN
+        self.begin_segment()
+        return value
+
+    def _land(self, point: BreakPoint, destination: Any, result: Any, arguments: Arguments) -> tuple[Any, Landed]:
+        """Take the first result to its destination, by the form that the break states (C13).
+
+        Returns what the forward goes on with, which is not kept, and what replay needs.
+        """
+        if destination is NO_WRITEBACK:
+            return result, Landed(Landing.NO_WRITEBACK)
+        if destination is IN_PLACE or (destination is INFER and result is None):
+            written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
+            return result, Landed(Landing.BARE if point is BARE else Landing.IN_PLACE, targets=written)
+        if destination is INFER:
+            return self._land_inferred(result)
+        kept = self._hold(destination)
+        targets = tuple(self._ownership.targets(kept))
+        if result is None and point.out is not None:
+            value = destination.array if isinstance(destination, Cell) else destination
+            return value, Landed(Landing.SAME, kept, targets=targets)
+        plan = plan_copy(destination, result)
+        return plan.run(), Landed(plan.landing, kept, handed_on=plan.handed_on, targets=targets)
+
+    def _land_inferred(self, result: Any) -> tuple[Any, Landed]:
+        owner = self._ownership.infer(result)
+        plan = plan_copy(owner, result, inferred=True)
+        if plan.landing is Landing.SAME:
+            raise NotCopyable(
+                f"result is {result!r:.80} (type {type(result).__name__}), which holds no array to land",
+                why="replay could not change a plain value that the next segments have baked (C13)",
+                remedy="return the arrays that later code reads, or hand the value on with dst=bg.NO_WRITEBACK",
+            )
+        ownership = self._ownership
+        kept = tree.rebuild(
+            owner, ownership.hold, objects=True, is_leaf=lambda node: ownership.is_array(node) or is_registered(node)
+        )
+        targets = tuple(ownership.targets(kept))
+        return plan.run(), Landed(plan.landing, kept, True, plan.handed_on, targets)
+
+    def _hold(self, destination: Any) -> Any:
+        """A caller's destination as the closure holds it: containers that are written stay the caller's own."""
+        if self._ownership.is_array(destination):
+            return self._ownership.hold(destination)
+        if isinstance(destination, tuple):
+            held = [self._hold(item) for item in destination]
+            return type(destination)(*held) if hasattr(destination, "_fields") else tuple(held)
+        return destination
+
+    def _apply_frozen_policy(self, point: BreakPoint, frozen: Iterable[Frozen]) -> None:
+        if self._options.frozen == "allow":
+            return
+        for name, value in frozen:
+            what = f"{name} of break {point.name!r} is frozen at {value!r:.80}"
+            if self._options.frozen == "refuse":
+                raise BreakgraphError(
+                    what,
+                    why="only arrays and the forward context are live at replay (C19)",
+                    remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
+                )
+            warnings.warn(what, BreakgraphWarning, stacklevel=5)

@@ -1,0 +1,112 @@
+"""The two kinds of step that a graph is made of. Both answer `run`, so replay is one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from breakgraph import frameworks
+from breakgraph.driver import Driver
+from breakgraph.memory import Landing
+from breakgraph.segments.arguments import Arguments, Frozen
+from breakgraph.segments.destinations import Landed
+from breakgraph.segments.padding import zero_rows_from
+from breakgraph.segments.state import Running, here
+
+__all__ = ["Break", "Segment"]
+
+
+class Segment:
+    """A run of captured stream work, instantiated as one ``CUgraphExec``.
+
+    Attributes
+    ----------
+    index
+        Its place among the segments.
+    nodes
+        Number of graph nodes.
+    exec
+        Handle of the ``CUgraphExec``; 0 for a segment without nodes, which is never launched (C23).
+    """
+
+    __slots__ = ("_driver", "exec", "graph", "index", "nodes")
+
+    def __init__(self, driver: Driver, index: int, graph: int, graph_exec: int, nodes: int) -> None:
+        self._driver = driver
+        self.index = index
+        self.graph = graph
+        self.exec = graph_exec
+        self.nodes = nodes
+
+    def launch(self, stream: int) -> None:
+        if self.exec:
+            self._driver.graph_launch(self.exec, stream)
+
+    def run(self, running: Running) -> None:
+        self.launch(running.stream)
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.index}: {self.nodes} nodes>"
+
+
+class Break:
+    """A Python callable run eagerly between two segments, and the way of its result to its destination (C12).
+
+    Attributes
+    ----------
+    index, name, tag
+        Its place among the breaks, the function's name, the tag by which ``break_on`` selects it.
+    site
+        ``file:line`` of the call.
+    frozen
+        What stays as it was at capture: arguments that are no arrays, plain values in the result.
+    landing
+        Which branch of `copy_output` its result took.
+    """
+
+    __slots__ = ("_arguments", "_function", "_landed", "_rows", "frozen", "index", "landing", "name", "site", "tag")
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        name: str,
+        tag: str | None,
+        site: str,
+        function: Callable[..., object],
+        arguments: Arguments,
+        landed: Landed,
+        rows: bool,
+    ) -> None:
+        self.index = index
+        self.name = name
+        self.tag = tag
+        self.site = site
+        self.frozen = (*arguments.frozen, *(Frozen(path, value) for path, value in landed.handed_on.items()))
+        self.landing: Landing = landed.landing
+        self._function = function
+        self._arguments = arguments
+        self._landed = landed
+        self._rows = rows
+
+    def run(self, running: Running) -> None:
+        context = here.contexts[-1] if here.contexts else None
+        args, kwargs = self._arguments.live(context)
+        try:
+            self._landed.land(self._function(*args, **kwargs))
+        except BaseException as error:
+            error.add_note(f"raised in {self!r}, which was called at {self.site}")
+            raise
+        if self._rows and running.valid_rows is not None:
+            for array in self._landed.targets:
+                self._scrub(running, array, running.valid_rows)
+
+    @staticmethod
+    def _scrub(running: Running, array: Any, rows: int) -> None:
+        framework = frameworks.of(array, running.driver)
+        assert framework is not None  # targets are arrays
+        zero_rows_from(running.driver, framework, array, rows)
+
+    def __repr__(self) -> str:
+        tag = f", tag {self.tag!r}" if self.tag else ""
+        return f"<Break {self.index} {self.name!r}: {self.landing}{tag}>"

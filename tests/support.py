@@ -1,0 +1,135 @@
+"""What several test files share: small forwards, values, child processes, the order of steps in a log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import breakgraph as bg
+from breakgraph import frameworks
+
+ROOT = Path(__file__).resolve().parent.parent
+
+every_schedule = pytest.mark.parametrize(
+    "driver", ["sim-fifo", "sim-lazy", "sim-random", "cuda"], indirect=True, ids=["fifo", "lazy", "random", "cuda"]
+)
+
+#: For a forward whose work is all in breaks, which is worth a warning (C10) and not the point of the test.
+nothing_captured = pytest.mark.filterwarnings("ignore:.*recorded no work.*:breakgraph.errors.BreakgraphWarning")
+
+
+def floats(xp: Any, *values: float) -> Any:
+    """A float32 device array of these values."""
+    return xp.asarray(np.asarray(values, np.float32))
+
+
+def zeros(xp: Any, *shape: int) -> Any:
+    """A float32 device array of zeros: 4 of them, if no shape is given."""
+    return xp.zeros(shape or (4,), np.float32)
+
+
+def on_stream(array: Any, stream: Any) -> Any:
+    """A scope in which ``stream`` is the current stream of the library that the array is of."""
+    return _framework(array).stream_scope(int(stream))
+
+
+def stream_of(array: Any) -> int:
+    """Handle of the current stream of the library that the array is of."""
+    return _framework(array).current_stream()
+
+
+def _framework(array: Any) -> Any:
+    framework = frameworks.of(array, bg.driver.current())
+    assert framework is not None
+    return framework
+
+
+def refill(array: Any, value: Any) -> None:
+    """Give every element of a device array new values, in place."""
+    array.set(np.ascontiguousarray(np.broadcast_to(np.asarray(value, array.dtype), array.shape)))
+
+
+def holds(array: Any, value: Any) -> bool:
+    """Whether every element of a device array is exactly this value, NaN included."""
+    host = array.get()
+    return bool(np.array_equal(host, np.broadcast_to(np.asarray(value, host.dtype), host.shape), equal_nan=True))
+
+
+@contextmanager
+def not_refused() -> Iterator[None]:
+    """A refusal in here is a wrong answer, and said as one."""
+    try:
+        yield
+    except bg.errors.BreakgraphError as error:
+        pytest.fail(f"refused: {error}")
+
+
+def assert_next_capture_works(xp: Any, **options: Any) -> None:
+    """A fresh capture of +1, E*2, +3 in this thread is good, and replays."""
+    x, out = zeros(xp), zeros(xp)
+    with bg.capture(**options) as graph:
+        doubled = bg.break_here(lambda a: a * 2, bg.INFER, x + 1)
+        np.add(doubled, 3, out=out)
+    assert graph.state == "captured"
+    assert holds(out, 5)
+    refill(x, 10)
+    graph.replay()
+    assert holds(out, 25)
+    graph.close()
+
+
+def assert_failed_clean(graph: Any, driver: Any, others: Any = None) -> None:
+    """A failed graph holds no step and no driver object, and its thread is not capturing (C5).
+
+    ``others`` is a captured graph that is alive beside it.
+    """
+    assert graph.state == "failed"
+    assert graph.error is not None
+    assert not graph.captured
+    assert not bg.is_capturing()
+    with pytest.raises(bg.errors.CaptureStateError):
+        graph.replay()
+    if driver.name == "sim":
+        segments = others.segments if others is not None else ()
+        assert live(driver, "graph") == len(segments)
+        assert live(driver, "graph_exec") == sum(segment.nodes > 0 for segment in segments)
+
+
+def live(driver: Any, kind: str) -> int:
+    """How many objects of a kind the simulated driver holds."""
+    return len(driver.live().get(kind, ()))
+
+
+def steps_of(driver: Any, start: int = 0) -> list[str]:
+    """The simulator's log from an index on, reduced to what a replay is made of: launches and marks."""
+    steps = []
+    for entry in list(driver.log)[start:]:
+        if entry.name == "graph_launch":
+            steps.append("segment")
+        elif entry.name == "mark":
+            steps.append(entry.args[0])
+    return steps
+
+
+def child(source: str, *, driver: str = "sim", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run source in a fresh interpreter, with the checkout on its path."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BREAKGRAPH_")}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        env={**inherited, "PYTHONPATH": path, "BREAKGRAPH_DRIVER": driver, **environment},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
