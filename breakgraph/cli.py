@@ -1,0 +1,95 @@
+"""The ``breakgraph`` command: the demo, and the probes.
+
+It needs nothing but the base install for ``--help``, ``--version`` and ``probe``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import breakgraph as bg
+
+__all__ = ["choose_driver", "main"]
+
+PROBES = ("rebegin", "legality")
+
+_DEMO_NEEDS = {"sklearn": "scikit-learn", "rich": "rich"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (default: the process's own).
+
+    Returns the exit status: 0 for success, 1 where a demo or a probe found what it should not, 2 where it
+    could not be asked.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.run(options))
+    except bg.errors.BreakgraphError as error:
+        print(f"breakgraph: {error}", file=sys.stderr)
+        return 2
+
+
+def choose_driver(asked: str | None) -> None:
+    """Make the driver asked for current: by option, else by ``BREAKGRAPH_DRIVER``, else CUDA where it can be had.
+
+    Only here is the simulator chosen without being asked for, and then that is printed.
+    """
+    name = asked or os.environ.get("BREAKGRAPH_DRIVER")
+    if name:
+        bg.driver.use(name)  # type: ignore[arg-type]  # another name is refused by it
+    else:
+        try:
+            bg.driver.use("cuda")
+            bg.driver.current().synchronize()
+        except bg.errors.DriverNotFound as error:
+            print(f"{error.what}: running on the simulated driver.")
+            bg.driver.use("sim")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="breakgraph", description="CUDA graph segments with eager breaks.")
+    parser.add_argument("--version", action="version", version=f"breakgraph {bg.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="capture a small digit classifier, replay it, compare with eager")
+    demo.add_argument("--driver", choices=["cuda", "sim"], help="default: cuda where there is a GPU, else sim")
+    demo.add_argument("--json", metavar="FILE", type=Path, help="also write a record of the run")
+    demo.set_defaults(run=_demo)
+
+    probe = commands.add_parser("probe", help="ask the driver of this machine one question")
+    probe.add_argument("name", choices=PROBES)
+    probe.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the probe; try --help")
+    probe.set_defaults(run=_probe)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    missing = [name for module, name in _DEMO_NEEDS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise bg.errors.BreakgraphError(
+            f"the demo needs {' and '.join(missing)}", remedy="pip install 'breakgraph[demo]'"
+        )
+    choose_driver(options.driver)
+    from breakgraph.demo.show import show
+
+    return 0 if show(options.json) else 1
+
+
+def _probe(options: argparse.Namespace) -> int:
+    """Run a probe as the script that it is, in a process of its own."""
+    script = probe_directory() / f"{options.name}.py"
+    return subprocess.run([sys.executable, str(script), *options.arguments], check=False).returncode
+
+
+def probe_directory() -> Path:
+    """Where the probes lie: inside an installed package, beside the package in a checkout."""
+    package = Path(bg.__file__).parent
+    carried = package / "_probes"
+    return carried if carried.is_dir() else package.parent / "probes"
