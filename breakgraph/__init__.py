@@ -1,6 +1,6 @@
-"""Breakable CUDA graph capture: a forward as graph segments split at Python breaks. No torch.
+"""Breakable CUDA graph capture: a forward as graph segments split at plain Python breaks. No torch.
 
-The contract is in docs and README; names below are all of the public API.
+The names below are the public API; README.md says what they promise.
 """
 
 from breakgraph import driver, errors

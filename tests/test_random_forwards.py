@@ -191,7 +191,7 @@ def inputs(seed: int, count: int) -> list[np.ndarray[Any, Any]]:
     return [random.integers(-8, 8, SHAPE).astype(np.float32) for _ in range(count)]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     program=st.lists(STEPS, min_size=1, max_size=14),
     schedule=st.sampled_from(["fifo", "lazy", "random"]),

@@ -812,3 +812,22 @@ def test_cells_may_stand_in_a_destination_tree(driver: Any, xp: Any) -> None:
     refill(x, 1)
     graph.replay()
     assert holds(out, 10)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_break_that_returns_nothing_at_replay_where_it_returned_an_array_is_refused(
+    driver: Any, xp: Any, explicit: bool
+) -> None:
+    """Going on would leave the last replay's value where the next segment reads this one's."""
+    x, out, results = zeros(xp), zeros(xp), [lambda a: a * 2, lambda a: None, lambda a: a * 2]
+
+    def forgetful(a: Any) -> Any:
+        return results.pop(0)(a)
+
+    with bg.capture() as graph:
+        np.add(bg.break_here(forgetful, zeros(xp) if explicit else bg.INFER, x + 1), 3, out=out)
+    with pytest.raises(NotCopyable, match="None"):
+        graph.replay()
+    refill(x, 10)
+    graph.replay()
+    assert holds(out, 25)

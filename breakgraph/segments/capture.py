@@ -189,7 +189,10 @@ class Capture:
         try:
             self._enter(stream, arena, framework_names)
         except BaseException as error:
-            _add_notes(error, self._unwind())
+            notes: list[str] = []
+            if self._recorder is not None:
+                self._recorder.abandon_segment(notes)
+            _add_notes(error, notes + self._unwind())
             if not isinstance(error, CaptureStateError):  # a refusal: the graph is as it was
                 _add_notes(error, self._graph.fail(error))
             raise
@@ -263,7 +266,8 @@ class Capture:
         elif error is not None and self._lost is None:
             self._explain(recorder, error)
         notes: list[str] = []
-        recorder.abandon_segment(notes)
+        if failure is not None:
+            recorder.abandon_segment(notes)
         notes += self._unwind()
         if failure is None and notes:
             failure = CaptureFailed("the capture could not be closed", why="; ".join(notes))

@@ -42,17 +42,19 @@ class Landed:
     """How one break landed at capture, and all that replay needs to land there again.
 
     ``kept`` is the destination as the closure holds it, ``targets`` its arrays: those that replay writes.
+    A function that writes its destination itself (``out=``) may return None.
     """
 
     landing: Landing
     kept: Any = _NOTHING
     inferred: bool = False
+    written_by_function: bool = False
     handed_on: dict[str, object] = field(default_factory=dict)
     targets: tuple[Array, ...] = ()
 
     def land(self, result: object) -> None:
         """Copy the result of a replay into the destination."""
-        if self.kept is not _NOTHING and result is not None:
+        if self.kept is not _NOTHING and not (result is None and self.written_by_function):
             plan_copy(self.kept, result, inferred=self.inferred).run()
 
 

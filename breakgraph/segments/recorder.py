@@ -188,11 +188,13 @@ class Recorder:
             return self._land_inferred(result)
         kept = self._hold(destination)
         targets = tuple(self._ownership.targets(kept))
-        if result is None and point.out is not None:
+        writes = point.out is not None
+        if result is None and writes:
             value = destination.array if isinstance(destination, Cell) else destination
-            return value, Landed(Landing.SAME, kept, targets=targets)
+            return value, Landed(Landing.SAME, kept, written_by_function=True, targets=targets)
         plan = plan_copy(destination, result)
-        return plan.run(), Landed(plan.landing, kept, handed_on=plan.handed_on, targets=targets)
+        landed = Landed(plan.landing, kept, written_by_function=writes, handed_on=plan.handed_on, targets=targets)
+        return plan.run(), landed
 
     def _land_inferred(self, result: Any) -> tuple[Any, Landed]:
         owner = self._ownership.infer(result)
@@ -208,7 +210,7 @@ class Recorder:
             owner, ownership.hold, objects=True, is_leaf=lambda node: ownership.is_array(node) or is_registered(node)
         )
         targets = tuple(ownership.targets(kept))
-        return plan.run(), Landed(plan.landing, kept, True, plan.handed_on, targets)
+        return plan.run(), Landed(plan.landing, kept, inferred=True, handed_on=plan.handed_on, targets=targets)
 
     def _hold(self, destination: Any) -> Any:
         """A caller's destination as the closure holds it: containers that are written stay the caller's own."""
