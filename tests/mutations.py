@@ -110,8 +110,8 @@ MUTATIONS = (
         5,
         "the drain on exception is dropped",
         "segments/capture.py",
-        "        recorder.abandon_segment(notes)\n        notes += self._unwind()\n",
-        "        if error is None:\n            recorder.abandon_segment(notes)\n            notes += self._unwind()\n",
+        "        notes += self._unwind()\n",
+        "        notes += [] if error is not None else self._unwind()\n",
         ("tests/test_refusals.py::test_an_exception_drains_the_scope_and_propagates_unmasked",),
     ),
     Mutation(
@@ -213,8 +213,8 @@ MUTATIONS = (
         16,
         "the exit wait of the caller's stream is dropped",
         "segments/capture.py",
-        "lambda s=caller: place.order(driver, self.stream, s)",
-        "lambda s=caller: None",
+        "partial(place.order, driver, self.stream, caller)",
+        "partial(len, ())",
         (
             "tests/test_replay.py::test_a_capture_waits_for_the_callers_stream_and_the_callers_stream_for_it",
             "tests/test_replay.py::test_a_failed_capture_too_leaves_the_callers_stream_behind_its_work",

@@ -181,7 +181,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, Stop])
-@pytest.mark.parametrize("where", ["first segment", "break", "second segment", "after a forked gc"])
+@pytest.mark.parametrize("where", ["first segment", "break", "second segment", "with the collector switched on"])
 def test_an_exception_drains_the_scope_and_propagates_unmasked(
     driver: Any, xp: Any, kind: type[BaseException], where: str
 ) -> None:
@@ -197,7 +197,7 @@ def test_an_exception_drains_the_scope_and_propagates_unmasked(
         if where == "first segment":
             raise original
         y = bg.break_here(work, bg.INFER, y)
-        if where == "after a forked gc":
+        if where == "with the collector switched on":
             gc.enable()
         y + 1
         raise original
