@@ -66,9 +66,16 @@ class _Mapping:
         self.mapped = 0
         self.chunks: list[tuple[int, int, int]] = []  # address, bytes, physical handle
         self.event = 0
+        with drivers.relaxed(driver):
+            self.fence = driver.mem_alloc(1)  # for what freeing it does: see give_back
 
     def give_back(self) -> None:
-        """Unmap and release everything after the last capture or replay that used it."""
+        """Unmap and release everything once the device is done with all work, ours and that of the arrays' users.
+
+        Unmapping does not wait for kernels that still use the addresses; freeing a plain allocation waits for all
+        of them (H200, 580.159.04: under a kernel of 200 ms, cuMemUnmap took 0.2 ms and cuMemFree 202 ms), and is
+        harmless to captures under the relaxed exchange, which a context synchronize is not.
+        """
         driver = self._driver()
         if driver is None or os.getpid() != self.pid or sys.is_finalizing():
             return  # a forked child's driver is its parent's; at exit the driver takes all with it (C27)
@@ -78,9 +85,9 @@ class _Mapping:
             return  # the context is gone, and its memory with it
         try:
             with drivers.relaxed(driver):
+                driver.mem_free(self.fence)
                 if self.event:
                     event, self.event = self.event, 0  # a graph in the same garbage may ask afterwards
-                    driver.event_synchronize(event)
                     driver.event_destroy(event)
                 while self.chunks:
                     ptr, nbytes, handle = self.chunks.pop()
