@@ -17,7 +17,7 @@ import breakgraph as bg
 
 __all__ = ["choose_driver", "main"]
 
-PROBES = ("rebegin", "legality")
+PROBES = ("rebegin", "legality", "release")
 
 _DEMO_NEEDS = {"sklearn": "scikit-learn", "rich": "rich"}
 

@@ -73,8 +73,8 @@ class _Mapping:
         """Unmap and release everything once the device is done with all work, ours and that of the arrays' users.
 
         Unmapping does not wait for kernels that still use the addresses; freeing a plain allocation waits for all
-        of them (H200, 580.159.04: under a kernel of 200 ms, cuMemUnmap took 0.2 ms and cuMemFree 202 ms), and is
-        harmless to captures under the relaxed exchange, which a context synchronize is not.
+        of them (probes/records/release-h200-580.json), and is harmless to captures under the relaxed exchange,
+        which a context synchronize is not.
         """
         driver = self._driver()
         if driver is None or os.getpid() != self.pid or sys.is_finalizing():

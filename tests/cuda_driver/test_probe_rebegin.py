@@ -223,3 +223,16 @@ def test_the_tree_is_asked_of_git_unless_it_is_given(tmp_path: Path, monkeypatch
     probe.write_text("changed")
     assert rebegin.tree_state(probe, None, None) == (git("rev-parse", "HEAD"), True)
     assert rebegin.tree_state(probe, "abc123", False) == ("abc123", False)
+
+
+def test_the_release_probe_says_what_it_lacks_where_there_is_no_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROBE.with_name("release.py"))],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout.startswith("COULD NOT ASK: ")
