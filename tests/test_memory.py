@@ -389,3 +389,14 @@ def test_an_arena_gives_its_memory_back_only_when_nothing_on_the_device_uses_it(
     del y, graph, arena
     gc.collect()
     assert holds(out, 50)
+
+
+def test_an_arena_of_another_device_is_refused_and_nothing_is_changed(sim: Any, xp: Any) -> None:
+    """Two simulated devices have contexts of one handle, so the handle alone does not tell."""
+    with bg.driver.use("sim"):
+        foreign = bg.Arena()
+    x, graph = zeros(xp), bg.BreakableGraph()
+    with pytest.raises(bg.errors.CaptureStateError, match="arena"), bg.capture(graph, arena=foreign):
+        x + 1
+    assert graph.state == "empty"
+    assert not bg.is_capturing()

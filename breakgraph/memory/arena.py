@@ -134,10 +134,9 @@ class Arena:
         self._finalizer = weakref.finalize(self, self._mapping.give_back)
         self._finalizer.atexit = False
 
-    @property
-    def context(self) -> int:
-        """Handle of the context it belongs to."""
-        return self._context
+    def belongs_to(self, driver: Driver, context: int) -> bool:
+        """Whether its memory is mapped for a context of a driver."""
+        return self._driver is driver and self._context == context
 
     # accounts -------------------------------------------------------------------------------------------
     @property

@@ -211,9 +211,9 @@ class Capture:
         for caller in callers:
             refuse_capturing(driver, caller, "waited for")
         arena = arena if arena is not None else default_arena(driver, context)
-        if arena.context != context:
+        if not arena.belongs_to(driver, context):
             raise CaptureStateError(
-                "the arena belongs to another context than the current one",
+                "the arena belongs to another driver or context than the current one",
                 why="its memory was mapped for the context that was current when it was made (C31)",
                 remedy="make the arena where the capture runs",
             )
