@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     probe = commands.add_parser("probe", help="ask the driver of this machine one question")
-    probe.add_argument("name", choices=PROBES)
+    probe.add_argument("name", choices=PROBES, metavar="PROBE", help=", ".join(PROBES))
     probe.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the probe; try --help")
     probe.set_defaults(run=_probe)
     return parser

@@ -831,3 +831,18 @@ def test_a_break_that_returns_nothing_at_replay_where_it_returned_an_array_is_re
     refill(x, 10)
     graph.replay()
     assert holds(out, 25)
+
+
+def test_a_host_array_alone_has_no_way_into_a_segment(driver: Any, xp: Any) -> None:
+    """A segment would bake its values, and every replay would show those of the capture."""
+    x = zeros(xp)
+    with pytest.raises(NotCopyable, match="device array") as raised, bg.capture():
+        bg.break_here(lambda a: np.asarray(a.get().max()), bg.INFER, x + 1)
+    assert "test_writeback.py" in str(raised.value), "the error names the call"
+
+
+def test_no_later_break_may_land_in_an_inferred_destination_that_is_still_alive(driver: Any, xp: Any) -> None:
+    x = zeros(xp)
+    with pytest.raises(AliasedDestination, match=r"break 1 .* break 0"), bg.capture():
+        inferred = bg.break_here(lambda a: a * 2, bg.INFER, x + 1)
+        bg.break_here(lambda a: a * 3, inferred, x + 2)

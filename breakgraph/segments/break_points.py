@@ -170,8 +170,8 @@ BARE = BreakPoint(_nothing, IN_PLACE, rows=False)  #: what `break_graph` records
 def _check_function(function: Callable[..., Any]) -> None:
     if not callable(function):
         raise BreakgraphError(
-            f"a break is a function, not a {type(function).__name__}",
-            remedy="give the function first, then its destination: bg.break_here(fn, dst, *args)",
+            f"a break is a function, not {function!r:.60}",
+            remedy="write bg.break_here(fn, dst, *args), or @bg.break_point(dst=...) above the function",
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise BreakgraphError(

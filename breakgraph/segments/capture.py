@@ -104,6 +104,8 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
         if frozen not in ("allow", "warn", "refuse"):
             raise ValueError(f"frozen is allow, warn or refuse, not {frozen!r}")
+        if graph is not None and not isinstance(graph, BreakableGraph):
+            raise TypeError(f"graph is a BreakableGraph, not {graph!r:.60}; a name goes in name=")
         self._graph = BreakableGraph() if graph is None else graph
         self._name = name
         self._given_stream = stream
@@ -302,12 +304,12 @@ class Capture:
                 notes.append(f"{what or 'leaving the capture'} failed: {error!r}")
         return notes
 
-    @staticmethod
-    def _explain(recorder: Recorder, error: BaseException) -> None:
+    def _explain(self, recorder: Recorder, error: BaseException) -> None:
         """Tell a body's exception where in the forward it was raised, and what that means there."""
         if recorder.phase is not Phase.SEGMENT or not isinstance(error, Exception):
             return
-        note = f"raised while {recorder.here} was being captured"
+        named = f" of {self._graph.name!r}" if self._graph.name else ""
+        note = f"raised while {recorder.here}{named} was being captured"
         if recorder.invalidated:
             note += (
                 "; the driver has given the capture up, since such a call cannot be recorded."
@@ -321,7 +323,7 @@ class Capture:
         if not recorder.nodes:
             warnings.warn(
                 f"the capture of {self._graph!r} recorded no work at all: what the forward did was on another stream,"
-                " or all in breaks (C10)",
+                " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays",
                 BreakgraphWarning,
                 stacklevel=4,
             )

@@ -130,7 +130,7 @@ class Claims:
         self._places: dict[int, _Places] = {}
 
     def claim(self, destination: object, name: str) -> None:
-        """Take a destination for the break ``name``.
+        """Take a destination for a break; ``name`` is its index and function.
 
         Raises `AliasedDestination`, naming both breaks, where one of its arrays overlaps an earlier claim.
         """
@@ -142,7 +142,7 @@ class Claims:
             places = self._places.setdefault(self._ownership.generation(region), _Places())
             if (holder := places.holder(region)) is not None:
                 raise AliasedDestination(
-                    f"break {name!r} would land at {region.ptr:#x}, where break {holder!r} lands already",
+                    f"break {name} would land at {region.ptr:#x}, where break {holder} lands already",
                     why="at replay the second result would overwrite the first, which segments may still read (C16)",
                     remedy="give each break a destination of its own, or bg.Cell(..., shared=True) if each result is"
                     " consumed before the next one lands",

@@ -87,9 +87,9 @@ class BreakableGraph:
         name = f" {self.name!r}" if self.name else ""
         if not self.captured:
             return f"<BreakableGraph{name}: {self.state}>"
-        return (
-            f"<BreakableGraph{name}: {len(self.segments)} segments, {len(self.breaks)} breaks, {self.replays} replays>"
-        )
+        counts = ((len(self.segments), "segment"), (len(self.breaks), "break"), (self.replays, "replay"))
+        told = ", ".join(f"{number} {what}{'s' * (number != 1)}" for number, what in counts)
+        return f"<BreakableGraph{name}: {told}>"
 
     # replay ---------------------------------------------------------------------------------------------
     def replay(self, *, stream: object = None, valid_rows: int | None = None) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
@@ -131,32 +133,29 @@ class Recorder:
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
         """End the segment, run the break eagerly, land its result, begin the next segment.
 
-        Returns what the forward goes on with.
+        Returns what the forward goes on with. What is raised on the way names the break and its call.
         """
-        destination = point.destination(kwargs)
-        kwargs = point.with_destination(kwargs, destination)
-        context = current_forward()
-        self.context_published |= context is not None
-        arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
-        self._apply_frozen_policy(point, arguments.frozen)
-        self._claims.claim(destination, point.name)
-        self.end_segment()
-        self.phase = Phase.BREAK
-        if self._options.barrier is not None:
-            self._options.barrier()
-        with ExitStack() as outside:
-            for framework in self._frameworks:
-                outside.enter_context(framework.outside_scope())
-            try:
+        with self._naming(f"break {self._breaks} {point.name!r}, called at {site}"):
+            destination = point.destination(kwargs)
+            kwargs = point.with_destination(kwargs, destination)
+            context = current_forward()
+            self.context_published |= context is not None
+            arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
+            self._apply_frozen_policy(point, arguments.frozen)
+            name = f"{self._breaks} {point.name!r}"
+            self._claims.claim(destination, name)
+            self.end_segment()
+            self.phase = Phase.BREAK
+            if self._options.barrier is not None:
+                self._options.barrier()
+            with ExitStack() as outside:
+                for framework in self._frameworks:
+                    outside.enter_context(framework.outside_scope())
                 result = (point.stub or point.function)(*args, **kwargs)
                 value, landed = self._land(point, destination, result, arguments)
-            except BreakgraphError as error:
-                error.where = error.where or f"break {self._breaks} {point.name!r}, called at {site}"
-                raise
-            except BaseException as error:
-                error.add_note(f"raised in break {self._breaks} {point.name!r}, called at {site}")
-                raise
-        self._apply_frozen_policy(point, [Frozen(path, value) for path, value in landed.handed_on.items()])
+            if landed.inferred:
+                self._claims.claim(landed.kept, name)  # so that no later break is sent there while it lives
+            self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
         self._holdings.steps.append(
             Break(
                 index=self._breaks,
@@ -173,6 +172,18 @@ class Recorder:
         self.phase = Phase.BETWEEN
         self.begin_segment()
         return value
+
+    @staticmethod
+    @contextmanager
+    def _naming(place: str) -> Iterator[None]:
+        try:
+            yield
+        except BreakgraphError as error:
+            error.where = error.where or place
+            raise
+        except BaseException as error:
+            error.add_note(f"raised in {place}")
+            raise
 
     def _land(self, point: BreakPoint, destination: Any, result: Any, arguments: Arguments) -> tuple[Any, Landed]:
         """Take the first result to its destination, by the form that the break states (C13).
@@ -199,10 +210,10 @@ class Recorder:
     def _land_inferred(self, result: Any) -> tuple[Any, Landed]:
         owner = self._ownership.infer(result)
         plan = plan_copy(owner, result, inferred=True)
-        if plan.landing is Landing.SAME:
+        if plan.landing is Landing.SAME or isinstance(result, np.ndarray):
             raise NotCopyable(
-                f"result is {result!r:.80} (type {type(result).__name__}), which holds no array to land",
-                why="replay could not change a plain value that the next segments have baked (C13)",
+                f"result is {result!r:.80} (type {type(result).__name__}), which holds no device array to land",
+                why="replay could not change a value of the host that the next segments have baked (C13)",
                 remedy="return the arrays that later code reads, or hand the value on with dst=bg.NO_WRITEBACK",
             )
         ownership = self._ownership

@@ -156,7 +156,10 @@ class AddressSpace:
                 raise Fault(f"device {device} has no access to the {high - low} bytes at {low:#x}")
         if not is_device_address(low):
             raise Fault(f"{low:#x} is not a device address")
-        raise Fault(f"the {high - low} bytes at {low:#x} are not allocated and mapped, or are so only in part")
+        raise Fault(
+            f"the {high - low} bytes at {low:#x} are not allocated and mapped, or are so only in part;"
+            " if they were freed, keep every array alive that a segment reads"
+        )
 
     def bytes(self, ptr: int, nbytes: int, device: int | None = None) -> Bytes:
         """The bytes at ``ptr``, checked. Raises `Fault`."""
