@@ -93,7 +93,7 @@ class Asker:
         try:
             self.cu: Any = bindings or importlib.import_module("cuda.bindings.driver")
         except ImportError as error:
-            raise CouldNotAsk(f"cuda.bindings cannot be imported: {error}") from error
+            raise CouldNotAsk(f"cuda.bindings cannot be imported ({error}): pip install cuda-bindings") from error
         try:
             self.call("cuInit", 0)
             if not self.call("cuDeviceGetCount"):
