@@ -832,3 +832,37 @@ def test_numpy_work_of_another_thread_goes_on_during_a_capture(driver: Any, xp: 
         x + 1
         assert in_thread(other) == 1.0
     assert graph.captured
+
+
+def test_an_interrupt_while_the_scope_is_left_is_raised_and_everything_else_is_undone(
+    sim: Any, xp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, graph, arena = zeros(xp), bg.BreakableGraph(), bg.Arena()
+
+    def interrupted(stream: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arena, "record_use", interrupted)
+    with pytest.raises(KeyboardInterrupt), bg.capture(graph, arena=arena):
+        x + 1
+    monkeypatch.undo()
+    assert_failed_clean(graph, sim)
+    assert_next_capture_works(xp, arena=arena)
+
+
+def test_an_interrupt_while_the_arena_grows_leaves_nothing_mapped(
+    sim: Any, xp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come when the driver has mapped the memory and the arena has not yet noted it."""
+    x, arena, map_memory = zeros(xp), bg.Arena(), sim.mem_map
+
+    def interrupted(ptr: int, nbytes: int, handle: int) -> None:
+        map_memory(ptr, nbytes, handle)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sim, "mem_map", interrupted)
+    with pytest.raises(KeyboardInterrupt), bg.capture(arena=arena):
+        x + 1
+    monkeypatch.undo()
+    assert not sim.live()["physical"]
+    assert_next_capture_works(xp, arena=arena)

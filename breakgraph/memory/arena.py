@@ -13,6 +13,7 @@ import threading
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -220,12 +221,10 @@ class Arena:
         ptr = mapping.base + mapping.mapped
         try:
             driver.mem_map(ptr, missing, handle)
-            try:
-                driver.mem_set_access(ptr, missing, self._device)
-            except BaseException:
+            driver.mem_set_access(ptr, missing, self._device)
+        except BaseException:  # an interrupt may come when the mapping is made already
+            with suppress(DriverError):
                 driver.mem_unmap(ptr, missing)
-                raise
-        except BaseException:
             driver.mem_release(handle)
             raise
         mapping.chunks.append((ptr, missing, handle))

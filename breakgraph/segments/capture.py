@@ -155,6 +155,7 @@ class Capture:
         self._recorder: Recorder | None = None
         self._named_frameworks = False
         self._lost: BaseException | None = None
+        self._interrupt: BaseException | None = None  # came while leaving
         self._frameworks: tuple[Framework, ...] = ()
         self._allocators = ExitStack()
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -260,17 +261,19 @@ class Capture:
         recorder = self._recorder
         assert recorder is not None  # enter() has succeeded
         failure = error or self._lost
-        if failure is None:
-            try:
+        try:
+            if failure is None:
                 recorder.end_segment()
-            except BaseException as end_error:
-                failure = end_error
-        elif error is not None and self._lost is None:
-            self._explain(recorder, error)
+            elif self._lost is None:
+                self._explain(recorder, failure)
+        except BaseException as end_error:
+            failure = failure or end_error
         notes: list[str] = []
         if failure is not None:
-            recorder.abandon_segment(notes)
+            self._undo.append(("", partial(recorder.abandon_segment, notes)))
         notes += self._unwind()
+        if failure is None:
+            failure = self._interrupt
         if failure is None and notes:
             failure = CaptureFailed("the capture could not be closed", why="; ".join(notes))
         if failure is not None:
@@ -302,6 +305,8 @@ class Capture:
                 attempt(notes, what, undo)
             except BaseException as error:  # an interrupt must not stop the unwinding either
                 notes.append(f"{what or 'leaving the capture'} failed: {error!r}")
+                if not isinstance(error, Exception):
+                    self._interrupt = error
         return notes
 
     def _explain(self, recorder: Recorder, error: BaseException) -> None:
