@@ -453,3 +453,29 @@ def test_sizes_captured_at_first_sight_serve_every_batch_from_one_arena(driver: 
         assert np.array_equal(bg.slice_to_real_rows(n, out).get(), eager.get())
     assert sorted(graphs) == [4, 8, 16]
     assert sum(graph.replays for graph, *_ in graphs.values()) == 7
+
+
+def test_a_context_of_none_at_replay_is_a_missing_one(driver: Any, xp: Any) -> None:
+    x = zeros(xp)
+    with bg.active_forward({"scale": 2}) as ctx, bg.capture() as graph:
+        bg.break_here(lambda a, c: a * c["scale"], bg.INFER, x + 1, ctx)
+    with bg.active_forward(None), pytest.raises(CaptureStateError, match="without one"):
+        graph.replay()
+
+
+@pytest.mark.parametrize("form", ["default", "positionals", "keywords"])
+def test_written_arguments_are_found_however_they_are_passed(driver: Any, xp: Any, form: str) -> None:
+    x, buffer = zeros(xp), zeros(xp)
+
+    def fill(*buffers: Any, into: Any = buffer, **more: Any) -> None:
+        for one in (*buffers, into, *more.values()):
+            one.fill(7)
+
+    names = {"default": "into", "positionals": "buffers", "keywords": "more"}
+    work = bg.break_point(dst=bg.IN_PLACE, writes=names[form])(fill)
+    other = zeros(xp)
+    with bg.capture() as graph:
+        x + 1
+        work(*([other] if form == "positionals" else []), **({"extra": other} if form == "keywords" else {}))
+    graph.replay(valid_rows=1)
+    assert (buffer if form == "default" else other).get().tolist() == [7, 0, 0, 0]

@@ -570,3 +570,34 @@ def test_an_unknown_stream_is_an_error_of_the_driver_and_leaves_the_graph_good(d
     refill(x, 1)
     graph.replay()
     assert holds(out, expected(1))
+
+
+def test_a_replay_inside_a_captures_break_has_its_own_current_stream(driver: Any, xp: Any) -> None:
+    x, stream, seen = zeros(xp), driver.create_stream(), []
+    with bg.capture(arena=bg.Arena()) as inner:
+        bg.break_here(lambda a: seen.append(bg.current_stream()), bg.IN_PLACE, x + 1)
+    driver.synchronize()
+    with bg.capture() as outer:
+        y = x + 1
+        bg.break_here(lambda a: inner.replay(stream=stream), bg.IN_PLACE, y)
+        assert bg.current_stream() == outer.capture_stream
+    assert seen[1] == stream
+    driver.synchronize()
+
+
+def test_an_abandon_that_is_refused_forgets_nothing(driver: Any, xp: Any) -> None:
+    x, refused = zeros(xp), []
+
+    def work(a: Any) -> None:
+        if graph.captured:
+            with pytest.raises(bg.errors.CaptureStateError):
+                graph.abandon()
+            refused.append(True)
+
+    with bg.capture() as graph:
+        bg.break_here(work, bg.IN_PLACE, x + 1)
+    graph.replay()
+    assert refused
+    graph.close()
+    if driver.name == "sim":
+        assert not driver.live()["graph_exec"]

@@ -7,6 +7,7 @@ then, which places may not be shared, and that a destination outlives the frame 
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable
@@ -846,3 +847,108 @@ def test_no_later_break_may_land_in_an_inferred_destination_that_is_still_alive(
     with pytest.raises(AliasedDestination, match=r"break 1 .* break 0"), bg.capture():
         inferred = bg.break_here(lambda a: a * 2, bg.INFER, x + 1)
         bg.break_here(lambda a: a * 3, inferred, x + 2)
+
+
+def test_one_array_returned_twice_is_one_array_in_later_segments_too(driver: Any, xp: Any) -> None:
+    x = zeros(xp)
+
+    def twice(a: Any) -> tuple[Any, Any]:
+        doubled = a * 2
+        return doubled, doubled
+
+    with bg.capture() as graph:
+        first, second = bg.break_here(twice, bg.INFER, x + 1)
+        first += 1
+        total = second + 0
+    assert holds(total, 3)
+    refill(x, 10)
+    graph.replay()
+    assert holds(total, 23)
+
+
+def test_an_argument_that_a_break_returns_is_its_own_destination(driver: Any, xp: Any) -> None:
+    """It lies where replay keeps it already, and two such breaks in a row are not two claims on it."""
+    x = zeros(xp)
+
+    def bump(a: Any) -> Any:
+        a += 1
+        return a
+
+    with bg.capture() as graph:
+        y = x + 0
+        z = bg.break_here(bump, bg.INFER, y)
+        assert bg.break_here(bump, bg.INFER, z) is y
+        z += 1
+        total = y + 0
+    assert holds(total, 3)
+    refill(x, 10)
+    graph.replay()
+    assert holds(total, 13)
+
+
+@pytest.mark.parametrize("form", [bg.NO_WRITEBACK, bg.IN_PLACE], ids=repr)
+def test_an_array_that_is_handed_on_stays_allocated_as_long_as_the_capture(driver: Any, xp: Any, form: Any) -> None:
+    """Segments have baked its address. Its values are those of the capture, as the form says."""
+    x = zeros(xp)
+    with bg.capture() as graph:
+        total = bg.break_here(lambda a: a * 2, form, x + 1) + x
+    refill(x, 10)
+    for _ in range(2):
+        graph.replay()
+        assert holds(total, 12)
+
+
+def test_a_partial_is_a_function_like_any_other_in_messages(driver: Any, xp: Any) -> None:
+    with pytest.raises(bg.errors.BreakgraphError, match="nothing"):
+        bg.break_point(writes="nothing")(functools.partial(lambda a, b: a, 1))
+
+
+@pytest.mark.parametrize("kind", ["mapping", "list", "object"])
+def test_a_destination_whose_entry_is_rebound_later_is_still_the_one_that_was_baked(
+    driver: Any, xp: Any, kind: str
+) -> None:
+    x, state = zeros(xp), Labelled(zeros(xp), "old")
+    if kind == "object":
+        into, make = state, lambda a: Labelled(a * 2, "new")
+        get, put = (lambda: state.array), (lambda value: setattr(state, "array", value))
+    else:
+        into = {0: state.array} if kind == "mapping" else [state.array]
+        make = (lambda a: {0: a * 2}) if kind == "mapping" else (lambda a: [a * 2])
+        get, put = (lambda: into[0]), (lambda value: into.__setitem__(0, value))
+    with bg.capture() as graph:
+        bg.break_here(make, into, x + 1)
+        total = get() + 1
+        put(total)
+    refill(x, 10)
+    graph.replay()
+    assert holds(total, 23)
+
+
+class Labelled:
+    def __init__(self, array: Any, label: str) -> None:
+        self.array, self.label = array, label
+
+
+def test_a_container_argument_is_what_it_was_at_capture(driver: Any, xp: Any) -> None:
+    """Wherever its arrays were allocated: a change made later would be seen at replay and not at capture."""
+    x, scale = zeros(xp), [2]
+    with bg.capture() as graph:
+        total = bg.break_here(lambda a, s: a * s[0], bg.INFER, x + 1, scale) + 0
+    scale[0] = 100
+    graph.replay()
+    assert holds(total, 2)
+    assert [entry.value for entry in graph.breaks[0].frozen] == [2]
+
+
+def test_an_inferred_cell_stays_a_cell(driver: Any, xp: Any) -> None:
+    x, cell = zeros(xp), bg.Cell((4,), np.float32)
+
+    def fill(a: Any) -> bg.Cell:
+        np.multiply(a, 2, out=cell.array)
+        return cell
+
+    with bg.capture() as graph:
+        total = bg.break_here(fill, bg.INFER, x + 1).array + 1
+    refill(x, 10)
+    graph.replay()
+    assert holds(total, 23)

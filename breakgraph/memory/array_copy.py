@@ -37,20 +37,21 @@ class ArrayCopy:
         self._framework, self._dst, self._src = framework, dst, src
         self.target, self.source = target, source
 
-    def stage(self) -> None:
+    def stage(self, stream: int | None = None) -> None:
         """Take the source aside, so that nothing this copy's neighbours write can reach it."""
         spare = self._framework.namespace().empty(self.source.shape, self.source.dtype)
         region = self._framework.view(spare)
-        ArrayCopy(self._framework, spare, region, self._src, self.source).run()
+        ArrayCopy(self._framework, spare, region, self._src, self.source).run(stream)
         self._src, self.source = spare, region
 
-    def run(self) -> None:
-        """Copy on the destination's framework's current stream, unless the elements are already there."""
+    def run(self, stream: int | None = None) -> None:
+        """Copy on ``stream``, or the destination's framework's current one, unless the elements are there already."""
         if self.target == self.source or not self.target.size:
             return
         if self.target.overlaps(self.source):
-            self.stage()
-        stream = self._framework.current_stream()
+            self.stage(stream)
+        if stream is None:
+            stream = self._framework.current_stream()
         if self.target.contiguous and self.source.contiguous:
             drivers.current().memcpy_dtod_async(self.target.ptr, self.source.ptr, self.source.nbytes, stream)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from breakgraph.memory.cell import Cell
 __all__ = ["Landing", "Plan", "copy_output", "is_registered", "plan_copy"]
 
 T = TypeVar("T")
+_ABSENT = object()
 Handler = Callable[[Any, Any], object]
 
 
@@ -54,21 +56,21 @@ class Plan:
     arrays: list[ArrayCopy] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
 
-    def run(self) -> Any:
-        """Copy, on each destination's framework's current stream. Returns ``value``."""
+    def run(self, stream: int | None = None) -> Any:
+        """Copy, on ``stream`` or else each destination's framework's current one. Returns ``value``."""
         if len(self.arrays) > 1:
-            self._stage_sources()
+            self._stage_sources(stream)
         for copy in self.arrays:
-            copy.run()
+            copy.run(stream)
         for action in self.actions:
             action()
         return self.value
 
-    def _stage_sources(self) -> None:
+    def _stage_sources(self, stream: int | None) -> None:
         """Take a source aside where an earlier copy of this plan would overwrite it: ``(b, a)`` into ``(a, b)``."""
         for at, copy in enumerate(self.arrays):
             if any(before.target.overlaps(copy.source) for before in self.arrays[:at]):
-                copy.stage()
+                copy.stage(stream)
 
 
 def is_registered(obj: object) -> bool:
@@ -76,22 +78,24 @@ def is_registered(obj: object) -> bool:
     return _handler(type(obj)) is not None
 
 
-def plan_copy(dst: object, src: object, *, inferred: bool = False) -> Plan:
+def plan_copy(dst: object, src: object, *, inferred: bool = False, origins: dict[int, Any] | None = None) -> Plan:
     """Check that ``src`` fits into ``dst``, everywhere, and say how it will be copied.
 
     ``inferred`` destinations are the library's own: their plain values were handed on and are not set again.
+    Where ``dst`` is a copy, ``origins`` says for which containers it stands: plain values are set in those.
 
     Raises `ShapeMismatch`, `DTypeMismatch` or `NotCopyable`, naming the place in the tree.
     """
     plan = Plan()
-    planner = _Planner(plan, inferred)
+    planner = _Planner(plan, inferred, origins or {})
     plan.value, plan.landing = planner.node(dst, src, "result")
     return plan
 
 
 class _Planner:
-    def __init__(self, plan: Plan, inferred: bool) -> None:
+    def __init__(self, plan: Plan, inferred: bool, origins: dict[int, Any]) -> None:
         self._plan = plan
+        self._origins = origins
         self._inferred = inferred
         self._driver = drivers.current()
         self._open: set[tuple[int, int]] = set()  # pairs on the way down: ends cycles
@@ -158,7 +162,7 @@ class _Planner:
         for at, (into, value) in enumerate(zip(dst, src, strict=True)):
             item, plain = self._child(into, value, f"{path}[{at}]")
             if plain and isinstance(dst, list) and not self._inferred:
-                self._set(f"{path}[{at}]", dst.__setitem__, at, item)
+                self._set(f"{path}[{at}]", self._origin(dst).__setitem__, at, item)
             items.append(item)
         if isinstance(dst, list) or all(new is old for new, old in zip(items, dst, strict=True)):
             return dst
@@ -175,7 +179,7 @@ class _Planner:
             if plain and not self._inferred:
                 if not isinstance(dst, MutableMapping):
                     raise NotCopyable(f"{path}[{key!r}] is a plain value and its destination cannot be changed")
-                self._set(f"{path}[{key!r}]", dst.__setitem__, key, item)
+                self._set(f"{path}[{key!r}]", self._origin(dst).__setitem__, key, item)
         return dst
 
     def _object(self, dst: Any, src: Any, path: str) -> Any:
@@ -188,9 +192,12 @@ class _Planner:
             )
         for name in into:
             item, plain = self._child(into[name], values[name], f"{path}.{name}")
-            if plain and item is not into[name] and not self._inferred:
-                self._set(f"{path}.{name}", lambda name, item: setattr(dst, name, item), name, item)
+            if plain and item is not getattr(self._origin(dst), name, _ABSENT) and not self._inferred:
+                self._set(f"{path}.{name}", partial(setattr, self._origin(dst)), name, item)
         return dst
+
+    def _origin(self, container: Any) -> Any:
+        return self._origins.get(id(container), container)
 
     def _set(self, path: str, setter: Callable[[Any, Any], object], key: Any, value: object) -> None:
         del self._plan.handed_on[path]  # it is set anew each time, so nothing about it is frozen

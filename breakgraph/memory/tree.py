@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
@@ -59,13 +59,18 @@ def rebuild(
     *,
     objects: bool = False,
     is_leaf: Callable[[object], bool] | None = None,
+    origins: dict[int, Any] | None = None,
 ) -> Any:
     """The tree with ``leaf(x)`` in place of each leaf ``x``.
 
     Containers are made anew, of the same type, only where a leaf below them was replaced; two references
-    to one container stay two references to one. ``is_leaf`` stops the walk at what it is true of.
+    to one container, or to one leaf that ``is_leaf`` names, stay two references to one. ``is_leaf`` stops the
+    walk at what it is true of.
+
+    With ``origins`` every container is made anew, so that later changes to the caller's are not seen, and the
+    dict is filled: from the ``id`` of each new container to the one it stands for.
     """
-    return _Rebuild(leaf, objects, is_leaf or _never)(tree)
+    return _Rebuild(leaf, objects, is_leaf or _never, origins)(tree)
 
 
 def _never(_: object) -> bool:
@@ -73,7 +78,14 @@ def _never(_: object) -> bool:
 
 
 class _Rebuild:
-    def __init__(self, leaf: Callable[[Any], Any], objects: bool, is_leaf: Callable[[object], bool]) -> None:
+    def __init__(
+        self,
+        leaf: Callable[[Any], Any],
+        objects: bool,
+        is_leaf: Callable[[object], bool],
+        origins: dict[int, Any] | None = None,
+    ) -> None:
+        self._origins = origins
         self._leaf = leaf
         self._objects = objects
         self._is_leaf = is_leaf
@@ -81,10 +93,10 @@ class _Rebuild:
         self._alive: list[object] = []  # so that no id is used twice meanwhile
 
     def __call__(self, node: Any) -> Any:
-        if self._is_leaf(node):
-            return self._leaf(node)
         if id(node) in self._done:
             return self._done[id(node)]
+        if self._is_leaf(node):
+            return self._keep(node, self._leaf(node))
         if isinstance(node, (tuple, list)):
             return self._keep(node, self._sequence(node))
         if isinstance(node, Mapping):
@@ -98,35 +110,43 @@ class _Rebuild:
         self._done[id(node)] = made
         return made
 
+    def _made(self, node: Any, made: Any) -> Any:
+        if self._origins is not None:
+            self._origins[id(made)] = node
+        return made
+
+    def _unchanged(self, pairs: Iterable[tuple[Any, Any]]) -> bool:
+        return self._origins is None and all(new is old for new, old in pairs)
+
     def _sequence(self, node: Any) -> Any:
         self._keep(node, node)
         items = [self(item) for item in node]
-        if all(new is old for new, old in zip(items, node, strict=True)):
+        if self._unchanged(zip(items, node, strict=True)):
             return node
         if isinstance(node, list):
             made = copy.copy(node)
             made[:] = items
-            return made
-        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
+            return self._made(node, made)
+        return self._made(node, type(node)(*items) if hasattr(node, "_fields") else type(node)(items))
 
     def _mapping(self, node: Mapping[Any, Any]) -> Any:
         self._keep(node, node)
         items = {key: self(value) for key, value in node.items()}
-        if all(items[key] is node[key] for key in items):
+        if self._unchanged((items[key], node[key]) for key in items):
             return node
         if not isinstance(node, MutableMapping):
-            return items
+            return self._made(node, items)
         made = copy.copy(node)
         made.update(items)
-        return made
+        return self._made(node, made)
 
     def _object(self, node: Any) -> Any:
         self._keep(node, node)
         before = attributes(node)
         after = {name: self(value) for name, value in before.items()}
-        if all(after[name] is before[name] for name in after):
+        if self._unchanged((after[name], before[name]) for name in after):
             return node
         made = copy.copy(node)
         for name, value in after.items():
             object.__setattr__(made, name, value)  # also through a frozen dataclass
-        return made
+        return self._made(node, made)

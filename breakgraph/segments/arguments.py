@@ -54,7 +54,7 @@ class Arguments:
         held = []
         for name, value in bind_names(function, args, kwargs):
             frozen_leaves: list[object] = []
-            held.append(tree.rebuild(value, self._holder(frozen_leaves), is_leaf=self._is_leaf))
+            held.append(tree.rebuild(value, self._holder(frozen_leaves), is_leaf=self._is_leaf, origins={}))
             frozen.extend(Frozen(name, leaf) for leaf in frozen_leaves)
         self._args = tuple(held[: len(args)])
         self._kwargs = dict(zip(kwargs, held[len(args) :], strict=True))
@@ -89,8 +89,14 @@ class Arguments:
         return tree.rebuild((self._args, self._kwargs), fill, is_leaf=self._is_leaf)  # type: ignore[no-any-return]
 
     def named(self, names: tuple[str, ...], function: Callable[..., object]) -> list[Any]:
-        """The held arguments called ``names``; those not given are left out."""
-        found = dict(bind_names(function, self._args, self._kwargs))
+        """The held arguments called ``names``: also ``*args`` and ``**kwargs``, and those left at their default."""
+        try:
+            bound = inspect.signature(function).bind(*self._args, **self._kwargs)
+        except (TypeError, ValueError):
+            found = dict(bind_names(function, self._args, self._kwargs))
+        else:
+            bound.apply_defaults()
+            found = bound.arguments
         return [found[name] for name in names if name in found]
 
 

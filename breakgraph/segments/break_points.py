@@ -37,7 +37,7 @@ class BreakPoint:
 
     @property
     def name(self) -> str:
-        return getattr(self.function, "__qualname__", None) or repr(self.function)
+        return _name(self.function)
 
     def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as if it were no break; a destination it names is written all the same (C20)."""
@@ -167,15 +167,20 @@ _nothing.__qualname__ = "break_graph"
 BARE = BreakPoint(_nothing, IN_PLACE, rows=False)  #: what `break_graph` records
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def _check_function(function: Callable[..., Any]) -> None:
     if not callable(function):
         raise BreakgraphError(
             f"a break is a function, not {function!r:.60}",
             remedy="write bg.break_here(fn, dst, *args), or @bg.break_point(dst=...) above the function",
         )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    called = function if hasattr(function, "__code__") else getattr(function, "func", type(function).__call__)
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (function, called)):
         raise BreakgraphError(
-            f"{function.__qualname__!r} is a coroutine function and cannot be a break",
+            f"{_name(function)!r} is a coroutine function and cannot be a break",
             why="a break runs to its end between two launches; awaiting would let other tasks into the forward (C21)",
             remedy="make it a plain function, and await before or after the forward",
         )
@@ -191,7 +196,7 @@ def _refuse_unknown(function: Callable[..., Any], names: tuple[str, ...]) -> Non
     for name in names:
         if name not in parameters:
             raise BreakgraphError(
-                f"{function.__qualname__!r} has no parameter {name!r}",
+                f"{_name(function)!r} has no parameter {name!r}",
                 why="writes= and out= name the parameters through which a break writes",
                 remedy=f"choose from {', '.join(parameters) or 'none: it takes no arguments'}",
             )

@@ -183,7 +183,6 @@ class Capture:
         notes: list[str] = []
         self._recorder.abandon_segment(notes)
         self._recorder.phase = Phase.LOST
-        self._allocators.close()
         self._lost = error
         _add_notes(error, notes)
 

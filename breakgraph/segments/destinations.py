@@ -42,7 +42,9 @@ class Landed:
     """How one break landed at capture, and all that replay needs to land there again.
 
     ``kept`` is the destination as the closure holds it, ``targets`` its arrays: those that replay writes.
-    A function that writes its destination itself (``out=``) may return None.
+    It is a copy, so that an entry rebound later is not written in place of the one that was baked; ``origins`` are
+    the caller's containers, in which plain values are set. A function that writes its destination itself (``out=``)
+    may return None.
     """
 
     landing: Landing
@@ -50,12 +52,13 @@ class Landed:
     inferred: bool = False
     written_by_function: bool = False
     handed_on: dict[str, object] = field(default_factory=dict)
+    origins: dict[int, Any] = field(default_factory=dict)
     targets: tuple[Array, ...] = ()
 
-    def land(self, result: object) -> None:
-        """Copy the result of a replay into the destination."""
+    def land(self, result: object, stream: int) -> None:
+        """Copy the result of a replay into the destination, on the replay's stream."""
         if self.kept is not _NOTHING and not (result is None and self.written_by_function):
-            plan_copy(self.kept, result, inferred=self.inferred).run()
+            plan_copy(self.kept, result, inferred=self.inferred, origins=self.origins).run(stream)
 
 
 class Ownership:
@@ -90,30 +93,46 @@ class Ownership:
         block = self._arena.block_at(region.ptr)
         return block.generation if block else 0
 
-    def infer(self, result: Any) -> Any:
-        """A destination of the result's form whose arrays are arena blocks, owned by the arrays themselves."""
+    def infer(self, result: Any, given: list[Array]) -> tuple[Any, list[Array]]:
+        """A destination of the result's form, and those of its arrays that are new.
+
+        New arrays are arena blocks, owned by the arrays themselves. A cell, and an array that was ``given`` to the
+        break, lies at an address that replay keeps already, so it is its own destination.
+        """
+        made: list[Array] = []
 
         def place(leaf: Any) -> Any:
             framework = frameworks.of(leaf, self._driver)
             if framework is None:
                 return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+            if any(leaf is array for array in given):
+                return leaf
             region = framework.view(leaf)
             block = self._arena.allocate(region.nbytes)
-            return framework.like(leaf, Region.contiguous_at(block.ptr, region.shape, region.dtype), block)
+            made.append(framework.like(leaf, Region.contiguous_at(block.ptr, region.shape, region.dtype), block))
+            return made[-1]
 
-        return tree.rebuild(
-            result, place, objects=True, is_leaf=lambda node: self.is_array(node) or is_registered(node)
-        )
+        return tree.rebuild(result, place, objects=True, is_leaf=self.is_storage), made
 
-    def targets(self, destination: object, *, shared: bool = True) -> list[Array]:
-        """The device arrays of a destination tree, with or without those of shared cells."""
+    def is_storage(self, node: object) -> bool:
+        """Whether a destination's walk ends here: an array, a cell, or a type that `copy_output` was taught."""
+        return self.is_array(node) or isinstance(node, Cell) or is_registered(node)
+
+    def snapshot(self, destination: Any) -> tuple[Any, dict[int, Any]]:
+        """A caller's destination as the closure holds it, and the containers of the caller that it stands for."""
+        origins: dict[int, Any] = {}
+        held = tree.rebuild(destination, self.hold, objects=True, is_leaf=self.is_storage, origins=origins)
+        return held, origins
+
+    def targets(self, destination: object, *, shared: bool = True, objects: bool = True) -> list[Array]:
+        """The device arrays of a destination tree, with or without those of shared cells and in plain objects."""
         if isinstance(destination, Destination):
             return []
 
         def is_leaf(node: object) -> bool:
             return isinstance(node, Cell) or self.is_array(node)
 
-        found = list(tree.leaves(destination, objects=True, is_leaf=is_leaf))
+        found = list(tree.leaves(destination, objects=objects, is_leaf=is_leaf))
         cells = [leaf.array for leaf in found if isinstance(leaf, Cell) and (shared or not leaf.shared)]
         return cells + [leaf for leaf in found if self.is_array(leaf)]
 

@@ -11,6 +11,7 @@ from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle, stream_handle
 from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.frameworks import Framework
+from breakgraph.segments.context import current_forward
 from breakgraph.segments.holdings import Holdings, in_context
 from breakgraph.segments.state import GraphState, Running, Step, here, is_capturing
 from breakgraph.segments.steps import Break, Segment
@@ -121,7 +122,7 @@ class BreakableGraph:
             )
         try:
             with in_context(holdings.driver, holdings.context):
-                running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows)
+                running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows, here.capture)
                 with self._turn(holdings, running), self._current_stream(running.stream):
                     for step in holdings.steps:
                         step.run(running)
@@ -145,7 +146,7 @@ class BreakableGraph:
                 why="the driver does not launch a graph into a capturing stream (900)",
                 remedy="replay it outside the capture, or in a break with an arena of its own",
             )
-        if self._needs_context and not here.contexts:
+        if self._needs_context and current_forward() is None:
             raise CaptureStateError(
                 f"{self!r} was captured with a forward context and is replayed without one",
                 why="its breaks would see the context of the capture, or none (C19)",
@@ -227,11 +228,9 @@ class BreakableGraph:
 
     def abandon(self) -> None:
         """Forget the capture without a driver call, since its context is gone; the graph is empty."""
-        if self._holdings is not None:
-            self._holdings.forget()
-        self._end(GraphState.EMPTY)
+        self._end(GraphState.EMPTY, forget=True)
 
-    def _end(self, state: GraphState) -> None:
+    def _end(self, state: GraphState, *, forget: bool = False) -> None:
         if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
             why, remedy = _WHY_NOT[self._state]
             raise CaptureStateError(f"{self!r} cannot be emptied", why=why, remedy=remedy)
@@ -240,6 +239,8 @@ class BreakableGraph:
                 f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
             )
         try:
+            if forget and self._holdings is not None:
+                self._holdings.forget()
             notes = self._let_go()
             self._state, self.error, self.replays, self._stream = state, None, 0, None
         finally:

@@ -28,16 +28,15 @@ def scrub_padding_tail(n: int, *arrays: Any) -> None:
             raise NotCopyable(
                 f"cannot zero the rows of a {type(array).__name__}", remedy="pass device arrays of the current driver"
             )
-        zero_rows_from(driver, framework, array, n)
+        zero_rows_from(driver, framework, array, n, framework.current_stream())
 
 
-def zero_rows_from(driver: Driver, framework: Framework, array: Array, n: int) -> None:
+def zero_rows_from(driver: Driver, framework: Framework, array: Array, n: int, stream: int) -> None:
     """Zero rows ``n`` and up of one array. An array without axes has no rows."""
     region = framework.view(array)
     if not region.ndim or region.shape[0] <= n:
         return
     tail = region.rows(n)
-    stream = framework.current_stream()
     if tail.contiguous:
         driver.memset_d8_async(tail.ptr, 0, tail.nbytes, stream)
     else:

@@ -15,11 +15,11 @@ from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
 from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureFailed, DriverError, NotCopyable
 from breakgraph.frameworks import Framework
-from breakgraph.memory import Cell, Landing, is_registered, plan_copy, tree
+from breakgraph.memory import Cell, Landing, plan_copy, tree
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
-from breakgraph.segments.destinations import IN_PLACE, INFER, NO_WRITEBACK, Claims, Landed, Ownership
+from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.steps import Break, Segment
 
@@ -152,9 +152,10 @@ class Recorder:
                 for framework in self._frameworks:
                     outside.enter_context(framework.outside_scope())
                 result = (point.stub or point.function)(*args, **kwargs)
-                value, landed = self._land(point, destination, result, arguments)
-            if landed.inferred:
-                self._claims.claim(landed.kept, name)  # so that no later break is sent there while it lives
+                if destination is INFER and result is not None:
+                    value, landed = self._land_inferred(result, (args, kwargs), name)
+                else:
+                    value, landed = self._land(point, destination, result, arguments)
             self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
         self._holdings.steps.append(
             Break(
@@ -190,25 +191,35 @@ class Recorder:
 
         Returns what the forward goes on with, which is not kept, and what replay needs.
         """
+        if isinstance(destination, Destination):
+            # Segments bake the addresses of what is handed on, so it stays allocated, whatever its values.
+            held = tree.rebuild(result, self._ownership.hold, is_leaf=self._ownership.is_array)
+            self._holdings.kept.append(held)
         if destination is NO_WRITEBACK:
             return result, Landed(Landing.NO_WRITEBACK)
-        if destination is IN_PLACE or (destination is INFER and result is None):
+        if isinstance(destination, Destination):
             written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
             return result, Landed(Landing.BARE if point is BARE else Landing.IN_PLACE, targets=written)
-        if destination is INFER:
-            return self._land_inferred(result)
-        kept = self._hold(destination)
+        kept, origins = self._ownership.snapshot(destination)
         targets = tuple(self._ownership.targets(kept))
         writes = point.out is not None
         if result is None and writes:
             value = destination.array if isinstance(destination, Cell) else destination
             return value, Landed(Landing.SAME, kept, written_by_function=True, targets=targets)
         plan = plan_copy(destination, result)
-        landed = Landed(plan.landing, kept, written_by_function=writes, handed_on=plan.handed_on, targets=targets)
-        return plan.run(), landed
+        landed = Landed(
+            plan.landing,
+            kept,
+            written_by_function=writes,
+            handed_on=plan.handed_on,
+            origins=origins,
+            targets=targets,
+        )
+        return plan.run(self._stream), landed
 
-    def _land_inferred(self, result: Any) -> tuple[Any, Landed]:
-        owner = self._ownership.infer(result)
+    def _land_inferred(self, result: Any, arguments: object, name: str) -> tuple[Any, Landed]:
+        ownership = self._ownership
+        owner, made = ownership.infer(result, ownership.targets(arguments, objects=False))
         plan = plan_copy(owner, result, inferred=True)
         if plan.landing is Landing.SAME or isinstance(result, np.ndarray):
             raise NotCopyable(
@@ -216,21 +227,11 @@ class Recorder:
                 why="replay could not change a value of the host that the next segments have baked (C13)",
                 remedy="return the arrays that later code reads, or hand the value on with dst=bg.NO_WRITEBACK",
             )
-        ownership = self._ownership
-        kept = tree.rebuild(
-            owner, ownership.hold, objects=True, is_leaf=lambda node: ownership.is_array(node) or is_registered(node)
-        )
+        self._claims.claim(made, name)  # no later break is sent there while it lives
+        kept = tree.rebuild(owner, ownership.hold, objects=True, is_leaf=ownership.is_storage)
         targets = tuple(ownership.targets(kept))
-        return plan.run(), Landed(plan.landing, kept, inferred=True, handed_on=plan.handed_on, targets=targets)
-
-    def _hold(self, destination: Any) -> Any:
-        """A caller's destination as the closure holds it: containers that are written stay the caller's own."""
-        if self._ownership.is_array(destination):
-            return self._ownership.hold(destination)
-        if isinstance(destination, tuple):
-            held = [self._hold(item) for item in destination]
-            return type(destination)(*held) if hasattr(destination, "_fields") else tuple(held)
-        return destination
+        plan.run(self._stream)
+        return owner, Landed(plan.landing, kept, inferred=True, handed_on=plan.handed_on, targets=targets)
 
     def _apply_frozen_policy(self, point: BreakPoint, frozen: Iterable[Frozen]) -> None:
         if self._options.frozen == "allow":

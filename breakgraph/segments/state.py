@@ -33,6 +33,7 @@ class Running:
     driver: Driver
     stream: int
     valid_rows: int | None = None
+    inside: Capture | None = None  #: the capture in one of whose breaks it runs
 
 
 class Step(Protocol):
@@ -58,8 +59,6 @@ def is_capturing() -> bool:
 
 def current_stream() -> StreamHandle | None:
     """The stream that work belongs on now: in a segment, in a break, at replay; else None."""
-    if here.capture is not None:
-        return StreamHandle(here.capture.stream)
-    if here.replays:
+    if here.replays and here.replays[-1].inside is here.capture:  # the replay is the inner one of the two
         return StreamHandle(here.replays[-1].stream)
-    return None
+    return None if here.capture is None else StreamHandle(here.capture.stream)

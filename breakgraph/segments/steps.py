@@ -93,7 +93,7 @@ class Break:
         context = here.contexts[-1] if here.contexts else None
         args, kwargs = self._arguments.live(context)
         try:
-            self._landed.land(self._function(*args, **kwargs))
+            self._landed.land(self._function(*args, **kwargs), running.stream)
         except BaseException as error:
             error.add_note(f"raised in {self!r}, which was called at {self.site}")
             raise
@@ -105,7 +105,7 @@ class Break:
     def _scrub(running: Running, array: Any, rows: int) -> None:
         framework = frameworks.of(array, running.driver)
         assert framework is not None  # targets are arrays
-        zero_rows_from(running.driver, framework, array, rows)
+        zero_rows_from(running.driver, framework, array, rows, running.stream)
 
     def __repr__(self) -> str:
         tag = f", tag {self.tag!r}" if self.tag else ""
