@@ -67,10 +67,10 @@ MUTATIONS = (
     Mutation(
         1,
         "the closure does not own a destination that is not the arena's",
-        "segments/recorder.py",
-        "            return self._ownership.hold(destination)\n",
-        "            framework = self._ownership.framework(destination)\n"
-        "            return framework.like(destination, framework.view(destination))\n",
+        "segments/destinations.py",
+        "tree.rebuild(destination, self.hold, objects=True,",
+        "tree.rebuild(destination, lambda leaf: f.like(leaf, f.view(leaf)) if (f := self.framework(leaf)) else leaf,"
+        " objects=True,",
         (
             "tests/test_writeback.py::test_a_destination_outlives_the_frame_that_declared_it",
             "tests/test_writeback.py::test_a_destination_dies_with_the_graph_that_owns_it",
@@ -194,8 +194,8 @@ MUTATIONS = (
         14,
         "a form is added that registers no destination",
         "segments/recorder.py",
-        "            return self._land_inferred(result)\n",
-        "            return result, Landed(Landing.ARRAY)\n",
+        "value, landed = self._land_inferred(result, (args, kwargs), name)",
+        "value, landed = result, Landed(Landing.ARRAY)",
         (
             "tests/test_chains.py::test_one_function_may_be_two_breaks",
             "tests/test_writeback.py::test_inferred_destinations_take_any_form_and_later_segments_read_them",
