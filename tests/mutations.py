@@ -194,7 +194,7 @@ MUTATIONS = (
         14,
         "a form is added that registers no destination",
         "segments/recorder.py",
-        "value, landed = self._land_inferred(result, (args, kwargs), name)",
+        "value, landed = self._land_inferred(result, name)",
         "value, landed = result, Landed(Landing.ARRAY)",
         (
             "tests/test_chains.py::test_one_function_may_be_two_breaks",

@@ -471,7 +471,7 @@ def test_written_arguments_are_found_however_they_are_passed(driver: Any, xp: An
         for one in (*buffers, into, *more.values()):
             one.fill(7)
 
-    names = {"default": "into", "positionals": "buffers", "keywords": "more"}
+    names = {"default": "into", "positionals": "buffers", "keywords": "extra"}
     work = bg.break_point(dst=bg.IN_PLACE, writes=names[form])(fill)
     other = zeros(xp)
     with bg.capture() as graph:

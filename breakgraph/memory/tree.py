@@ -67,8 +67,9 @@ def rebuild(
     to one container, or to one leaf that ``is_leaf`` names, stay two references to one. ``is_leaf`` stops the
     walk at what it is true of.
 
-    With ``origins`` every container is made anew, so that later changes to the caller's are not seen, and the
-    dict is filled: from the ``id`` of each new container to the one it stands for.
+    With ``origins`` every list and mutable mapping (with ``objects``, every object) is made anew, so that later
+    changes to the caller's are not seen, and the dict is filled: from the ``id`` of each new container to the one
+    it stands for.
     """
     return _Rebuild(leaf, objects, is_leaf or _never, origins)(tree)
 
@@ -115,13 +116,13 @@ class _Rebuild:
             self._origins[id(made)] = node
         return made
 
-    def _unchanged(self, pairs: Iterable[tuple[Any, Any]]) -> bool:
-        return self._origins is None and all(new is old for new, old in pairs)
+    def _unchanged(self, pairs: Iterable[tuple[Any, Any]], *, mutable: bool) -> bool:
+        return not (mutable and self._origins is not None) and all(new is old for new, old in pairs)
 
     def _sequence(self, node: Any) -> Any:
         self._keep(node, node)
         items = [self(item) for item in node]
-        if self._unchanged(zip(items, node, strict=True)):
+        if self._unchanged(zip(items, node, strict=True), mutable=isinstance(node, list)):
             return node
         if isinstance(node, list):
             made = copy.copy(node)
@@ -132,7 +133,7 @@ class _Rebuild:
     def _mapping(self, node: Mapping[Any, Any]) -> Any:
         self._keep(node, node)
         items = {key: self(value) for key, value in node.items()}
-        if self._unchanged((items[key], node[key]) for key in items):
+        if self._unchanged(((items[key], node[key]) for key in items), mutable=isinstance(node, MutableMapping)):
             return node
         if not isinstance(node, MutableMapping):
             return self._made(node, items)
@@ -144,7 +145,7 @@ class _Rebuild:
         self._keep(node, node)
         before = attributes(node)
         after = {name: self(value) for name, value in before.items()}
-        if self._unchanged((after[name], before[name]) for name in after):
+        if self._unchanged(((after[name], before[name]) for name in after), mutable=self._objects):
             return node
         made = copy.copy(node)
         for name, value in after.items():

@@ -96,7 +96,7 @@ class Arguments:
             found = dict(bind_names(function, self._args, self._kwargs))
         else:
             bound.apply_defaults()
-            found = bound.arguments
+            found = {**bound.arguments, **self._kwargs}
         return [found[name] for name in names if name in found]
 
 

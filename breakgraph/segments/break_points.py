@@ -174,7 +174,7 @@ def _name(function: Callable[..., Any]) -> str:
 def _check_function(function: Callable[..., Any]) -> None:
     if not callable(function):
         raise BreakgraphError(
-            f"a break is a function, not {function!r:.60}",
+            f"a break is a function, not an object of type {type(function).__name__}",
             remedy="write bg.break_here(fn, dst, *args), or @bg.break_point(dst=...) above the function",
         )
     called = function if hasattr(function, "__code__") else getattr(function, "func", type(function).__call__)

@@ -105,7 +105,9 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         if frozen not in ("allow", "warn", "refuse"):
             raise ValueError(f"frozen is allow, warn or refuse, not {frozen!r}")
         if graph is not None and not isinstance(graph, BreakableGraph):
-            raise TypeError(f"graph is a BreakableGraph, not {graph!r:.60}; a name goes in name=")
+            raise TypeError(
+                f"graph is a BreakableGraph, not an object of type {type(graph).__name__}; a name goes in name="
+            )
         self._graph = BreakableGraph() if graph is None else graph
         self._name = name
         self._given_stream = stream

@@ -93,11 +93,11 @@ class Ownership:
         block = self._arena.block_at(region.ptr)
         return block.generation if block else 0
 
-    def infer(self, result: Any, given: list[Array]) -> tuple[Any, list[Array]]:
+    def infer(self, result: Any) -> tuple[Any, list[Array]]:
         """A destination of the result's form, and those of its arrays that are new.
 
-        New arrays are arena blocks, owned by the arrays themselves. A cell, and an array that was ``given`` to the
-        break, lies at an address that replay keeps already, so it is its own destination.
+        New arrays are arena blocks, owned by the arrays themselves. A cell lies at an address that replay keeps
+        already, so it is its own destination.
         """
         made: list[Array] = []
 
@@ -105,8 +105,6 @@ class Ownership:
             framework = frameworks.of(leaf, self._driver)
             if framework is None:
                 return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-            if any(leaf is array for array in given):
-                return leaf
             region = framework.view(leaf)
             block = self._arena.allocate(region.nbytes)
             made.append(framework.like(leaf, Region.contiguous_at(block.ptr, region.shape, region.dtype), block))
@@ -124,15 +122,15 @@ class Ownership:
         held = tree.rebuild(destination, self.hold, objects=True, is_leaf=self.is_storage, origins=origins)
         return held, origins
 
-    def targets(self, destination: object, *, shared: bool = True, objects: bool = True) -> list[Array]:
-        """The device arrays of a destination tree, with or without those of shared cells and in plain objects."""
+    def targets(self, destination: object, *, shared: bool = True) -> list[Array]:
+        """The device arrays of a destination tree, with or without those of shared cells."""
         if isinstance(destination, Destination):
             return []
 
         def is_leaf(node: object) -> bool:
             return isinstance(node, Cell) or self.is_array(node)
 
-        found = list(tree.leaves(destination, objects=objects, is_leaf=is_leaf))
+        found = list(tree.leaves(destination, objects=True, is_leaf=is_leaf))
         cells = [leaf.array for leaf in found if isinstance(leaf, Cell) and (shared or not leaf.shared)]
         return cells + [leaf for leaf in found if self.is_array(leaf)]
 

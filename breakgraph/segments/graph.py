@@ -121,6 +121,7 @@ class BreakableGraph:
                 remedy="replay it in turn, or capture one graph for each thread",
             )
         try:
+            holdings = self._replayable(valid_rows)  # again: it may have been reset meanwhile
             with in_context(holdings.driver, holdings.context):
                 running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows, here.capture)
                 with self._turn(holdings, running), self._current_stream(running.stream):
@@ -133,7 +134,7 @@ class BreakableGraph:
     def _replayable(self, valid_rows: int | None) -> Holdings:
         holdings = self._holdings
         if self._state is not GraphState.CAPTURED or holdings is None:
-            why, remedy = _WHY_NOT[self._state]
+            why, remedy = _WHY_NOT.get(self._state, _WHY_NOT[GraphState.EMPTY])
             raise CaptureStateError(f"{self!r} cannot be replayed", why=why, remedy=remedy) from self.error
         if drivers.current() is not holdings.driver:
             raise CaptureStateError(
@@ -213,6 +214,8 @@ class BreakableGraph:
 
         Raises `CaptureStateError` where there is no capture to keep them for.
         """
+        if self._state is GraphState.INERT:
+            return  # nothing was captured, so nothing refers to them
         if self._holdings is None:
             raise CaptureStateError(f"{self!r} holds no capture to keep anything for", remedy="capture first")
         self._holdings.kept.extend(objects)
@@ -270,6 +273,7 @@ class BreakableGraph:
             )
 
     def begin(self, holdings: Holdings, frameworks: Iterable[Framework], stream: int) -> None:
+        self.check_free()  # again: another thread may have captured into it while this one waited for the arena
         self._let_go()
         self._holdings = holdings
         self._frameworks = tuple(frameworks)

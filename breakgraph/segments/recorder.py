@@ -153,7 +153,7 @@ class Recorder:
                     outside.enter_context(framework.outside_scope())
                 result = (point.stub or point.function)(*args, **kwargs)
                 if destination is INFER and result is not None:
-                    value, landed = self._land_inferred(result, (args, kwargs), name)
+                    value, landed = self._land_inferred(result, name)
                 else:
                     value, landed = self._land(point, destination, result, arguments)
             self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
@@ -217,9 +217,9 @@ class Recorder:
         )
         return plan.run(self._stream), landed
 
-    def _land_inferred(self, result: Any, arguments: object, name: str) -> tuple[Any, Landed]:
+    def _land_inferred(self, result: Any, name: str) -> tuple[Any, Landed]:
         ownership = self._ownership
-        owner, made = ownership.infer(result, ownership.targets(arguments, objects=False))
+        owner, made = ownership.infer(result)
         plan = plan_copy(owner, result, inferred=True)
         if plan.landing is Landing.SAME or isinstance(result, np.ndarray):
             raise NotCopyable(
