@@ -866,3 +866,11 @@ def test_an_interrupt_while_the_arena_grows_leaves_nothing_mapped(
     monkeypatch.undo()
     assert not sim.live()["physical"]
     assert_next_capture_works(xp, arena=arena)
+
+
+def test_the_count_of_segments_and_breaks_is_checked_when_the_scope_closes(sim: Any, xp: Any) -> None:
+    x, graph = zeros(xp), bg.BreakableGraph()
+    with pytest.raises(CaptureFailed, match="1 segments were recorded around 1 breaks"), bg.capture(graph):
+        bg.break_here(lambda a: a * 2, bg.INFER, x + 1)
+        del graph._holdings.steps[0]
+    assert_failed_clean(graph, sim)

@@ -265,6 +265,7 @@ class Capture:
         try:
             if failure is None:
                 recorder.end_segment()
+                recorder.check_whole()
             elif self._lost is None:
                 self._explain(recorder, failure)
         except BaseException as end_error:

@@ -97,6 +97,14 @@ class Recorder:
         if self._options.execute:
             segment.launch(self._stream)
 
+    def check_whole(self) -> None:
+        """Segments are one more than breaks (C2); anything else means that a step was lost."""
+        segments = sum(isinstance(step, Segment) for step in self._holdings.steps)
+        if segments != self._breaks + 1:
+            raise CaptureFailed(
+                f"{segments} segments were recorded around {self._breaks} breaks", why="a step was lost (C2)"
+            )
+
     def _refuse_allocations(self, nodes: tuple[int, ...]) -> None:
         kinds = [self._driver.graph_node_get_type(node) for node in nodes]
         left = kinds.count(NodeType.MEM_ALLOC) - kinds.count(NodeType.MEM_FREE)
