@@ -19,11 +19,6 @@ class FreeList:
         self._sizes: dict[int, int] = {}
         self._by_size: list[tuple[int, int]] = []  # sorted (size, start)
 
-    @property
-    def free(self) -> int:
-        """Bytes free in all."""
-        return sum(self._sizes.values())
-
     def take(self, size: int) -> int | None:
         """Offset of ``size`` bytes, or None where no span is large enough."""
         at = bisect_left(self._by_size, (size, -1))

@@ -121,7 +121,8 @@ class BreakableGraph:
                 remedy="replay it in turn, or capture one graph for each thread",
             )
         try:
-            holdings = self._replayable(valid_rows)  # again: it may have been reset meanwhile
+            if self._holdings is not holdings:  # another thread reset it, or captured into it, meanwhile
+                holdings = self._replayable(valid_rows)
             with in_context(holdings.driver, holdings.context):
                 running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows, here.capture)
                 with self._turn(holdings, running), self._current_stream(running.stream):

@@ -9,9 +9,10 @@ from breakgraph import frameworks
 from breakgraph.driver import Driver
 from breakgraph.memory import Landing
 from breakgraph.segments.arguments import Arguments, Frozen
+from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import Landed
 from breakgraph.segments.padding import zero_rows_from
-from breakgraph.segments.state import Running, here
+from breakgraph.segments.state import Running
 
 __all__ = ["Break", "Segment"]
 
@@ -90,8 +91,7 @@ class Break:
         self._rows = rows
 
     def run(self, running: Running) -> None:
-        context = here.contexts[-1] if here.contexts else None
-        args, kwargs = self._arguments.live(context)
+        args, kwargs = self._arguments.live(current_forward())
         try:
             self._landed.land(self._function(*args, **kwargs), running.stream)
         except BaseException as error:
