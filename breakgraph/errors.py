@@ -24,6 +24,7 @@ __all__ = [
     "DTypeMismatch",
     "DriverError",
     "DriverNotFound",
+    "ExecUpdateRefused",
     "NotCopyable",
     "OutOfMemory",
     "ShapeMismatch",
@@ -172,6 +173,13 @@ class CaptureWrongThread(DriverError):
     remedy = "close the capture scope in the thread that opened it"
 
 
+class ExecUpdateRefused(DriverError):
+    """910: an exec cannot take the parameters of a graph; it is as it was."""
+
+    why = "the graphs differ in their nodes' types, their edges, or something that an exec cannot change"
+    remedy = "instantiate the graph on its own"
+
+
 _BY_CODE: dict[int, type[DriverError]] = {
     2: OutOfMemory,
     900: CaptureUnsupported,
@@ -183,6 +191,7 @@ _BY_CODE: dict[int, type[DriverError]] = {
     906: CaptureImplicit,
     907: CapturedEvent,
     908: CaptureWrongThread,
+    910: ExecUpdateRefused,
 }
 
 

@@ -8,7 +8,7 @@ result codes. Sizes are bytes. Source of each call's meaning: CUDA driver API re
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -147,6 +147,13 @@ class Driver(Protocol):
     def resolve_stream(self, handle: int) -> int:
         """Handle 0 as the legacy or the per-thread stream, whichever the driver means by it; else unchanged."""
 
+    def finalize(self, call: Callable[[], None]) -> None:
+        """Make a destructor's calls: now, or where it runs in the middle of one of this driver's calls, after that one.
+
+        They are made in this thread, in whatever context is current. What they raise goes where a destructor's errors
+        go, since nobody is left to catch it.
+        """
+
     # contexts and devices -------------------------------------------------------------------------------
     def device_get_count(self) -> int: ...
     def device_get_name(self, device: int) -> str: ...
@@ -211,7 +218,13 @@ class Driver(Protocol):
     def graph_destroy(self, graph: int) -> None: ...
     def graph_get_nodes(self, graph: int) -> tuple[int, ...]: ...
     def graph_get_edges(self, graph: int) -> tuple[Edge, ...]: ...
+    def graph_get_node_count(self, graph: int) -> int:
+        """How many nodes there are: cuGraphGetNodes without a list."""
+
     def graph_node_get_type(self, node: int) -> NodeType: ...
+    def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
+        """The nodes that this one runs after, each once; without the edge data."""
+
     def graph_instantiate(self, graph: int, flags: int = 0) -> int: ...
     def graph_exec_update(self, graph_exec: int, graph: int) -> None: ...
     def graph_exec_destroy(self, graph_exec: int) -> None: ...

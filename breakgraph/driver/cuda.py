@@ -27,7 +27,7 @@ from breakgraph.driver.api import (
     StreamFlag,
 )
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.results import SIMULATE, call, initialize, integer, raise_translated, ready
+from breakgraph.driver.results import SIMULATE, call, initialize, integer, newest, raise_translated, ready
 from breakgraph.errors import DriverNotFound, driver_error
 
 __all__ = ["CudaDriver"]
@@ -56,11 +56,11 @@ class CudaDriver:
         cu = self._cu = bindings or _import_bindings()
         initialize(cu)
         edge_data = self.driver_get_version() >= _EDGE_DATA_SINCE
-        # In 12.9 the bare names are the form without edge data, and the newer form stands beside them;
-        # a driver older than that form still has the bare one.
-        self._get_capture_info = _newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
-        self._get_edges = _newest(cu, "cuGraphGetEdges", "_v2", edge_data)
-        self._update_dependencies = _newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
+        # In 12.9 the bare names are the form without edge data; a driver older than the newer form has only those.
+        self._get_capture_info = newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
+        self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", edge_data)
+        self._get_dependencies = newest(cu, "cuGraphNodeGetDependencies", "_v2", edge_data)
+        self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
         self._edge_data = edge_data
         self._graph_launch = cu.cuGraphLaunch
         self._modes = [cu.CUstreamCaptureMode(int(mode)) for mode in CaptureMode]
@@ -84,14 +84,15 @@ class CudaDriver:
         ctx = self.ctx_get_current()
         if not ctx:
             with self._lock:
-                if not self._primary:
-                    self._primary = self.device_primary_ctx_retain(0)
-            ctx = self._primary
+                ctx = self._primary = self._primary or self.device_primary_ctx_retain(0)
             self.ctx_set_current(ctx)
         return ctx
 
     def resolve_stream(self, handle: int) -> int:
         return handle or self._default_stream
+
+    def finalize(self, call: Callable[[], None]) -> None:
+        call()
 
     # contexts and devices -------------------------------------------------------------------------------
     def device_get_count(self) -> int:
@@ -220,7 +221,7 @@ class CudaDriver:
         call(self._cu.cuGraphDestroy, graph)
 
     def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
-        _, count = call(self._cu.cuGraphGetNodes, graph)  # without a length it counts
+        count = self.graph_get_node_count(graph)
         if not count:
             return ()
         nodes, _ = call(self._cu.cuGraphGetNodes, graph, count)
@@ -234,8 +235,19 @@ class CudaDriver:
         kinds = map(_edge_data, data[0]) if data else [EdgeData()] * count
         return tuple(Edge(int(tail), int(head), kind) for tail, head, kind in zip(tails, heads, kinds, strict=True))
 
+    def graph_get_node_count(self, graph: int) -> int:
+        _, count = call(self._cu.cuGraphGetNodes, graph)  # without a length it counts
+        return int(count)
+
     def graph_node_get_type(self, node: int) -> NodeType:
         return NodeType(integer(self._cu.cuGraphNodeGetType, node))
+
+    def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
+        *_, count = call(self._get_dependencies, node)
+        if not count:
+            return ()
+        nodes, *_ = call(self._get_dependencies, node, count)
+        return tuple(dict.fromkeys(map(int, nodes)))
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:
         return integer(self._cu.cuGraphInstantiate, graph, flags)
@@ -356,8 +368,7 @@ class CudaDriver:
     # structures of the bindings -------------------------------------------------------------------------
     def _location_of(self, device: int) -> Any:
         location = self._cu.CUmemLocation()
-        location.type = self._cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        location.id = device
+        location.type, location.id = self._cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
         return location
 
     def _allocation_on(self, device: int) -> Any:
@@ -374,12 +385,6 @@ class CudaDriver:
 
 def _edge_data(native: Any) -> EdgeData:
     return EdgeData(int(native.from_port), int(native.to_port), int(native.type))
-
-
-def _newest(bindings: ModuleType, bare: str, suffix: str, edge_data: bool) -> Callable[..., tuple[Any, ...]]:
-    newer = getattr(bindings, bare + suffix, None) if edge_data else None
-    function: Callable[..., tuple[Any, ...]] = newer or getattr(bindings, bare)
-    return function
 
 
 def _import_bindings() -> ModuleType:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from breakgraph.errors import DriverError, DriverNotFound, driver_error
 
-__all__ = ["SIMULATE", "call", "initialize", "integer", "raise_translated", "ready", "snake"]
+__all__ = ["SIMULATE", "call", "initialize", "integer", "newest", "raise_translated", "ready", "snake"]
 
 _NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND, what cuGetProcAddress itself answers for a symbol the driver lacks
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY: a query's "no", not an error
@@ -33,6 +33,13 @@ def call(function: Callable[..., tuple[Any, ...]], *args: object) -> tuple[Any, 
     if result[0]:
         raise driver_error(int(result[0]), snake(function), result[0].name)
     return result[1:]
+
+
+def newest(bindings: ModuleType, bare: str, suffix: str, wanted: bool) -> Callable[..., tuple[Any, ...]]:
+    """The form of a function that has a suffix, where it is wanted and there; else the one with the bare name."""
+    newer = getattr(bindings, bare + suffix, None) if wanted else None
+    function: Callable[..., tuple[Any, ...]] = newer or getattr(bindings, bare)
+    return function
 
 
 def integer(function: Callable[..., tuple[Any, ...]], *args: object) -> int:

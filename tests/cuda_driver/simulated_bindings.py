@@ -50,6 +50,7 @@ class CUresult(enum.IntEnum):
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
     CUDA_ERROR_CAPTURED_EVENT = 907
     CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910
     CUDA_ERROR_UNKNOWN = 999
 
 
@@ -103,9 +104,11 @@ class _Special:
 
     def __init__(self, sim: SimDriver, *, edge_data_in_bare_names: bool) -> None:
         self.sim = sim
+        self._exec_update = self._entry_of_exec_update()
         if edge_data_in_bare_names:
             self.cuStreamGetCaptureInfo = self.cuStreamGetCaptureInfo_v3
             self.cuGraphGetEdges = self.cuGraphGetEdges_v2
+            self.cuGraphNodeGetDependencies = self.cuGraphNodeGetDependencies_v2
             self.cuStreamUpdateCaptureDependencies = self.cuStreamUpdateCaptureDependencies_v2
 
     def cuInit(self, flags: int) -> None: ...
@@ -164,6 +167,14 @@ class _Special:
         tails, heads, _, number = self.cuGraphGetEdges_v2(graph, count)
         return tails, heads, number
 
+    def cuGraphNodeGetDependencies_v2(self, node: int, count: int = 0) -> tuple[Any, ...]:
+        nodes = self.sim.graph_node_get_dependencies(node)
+        return list(nodes[:count]), [SimpleNamespace(**EdgeData()._asdict())] * min(count, len(nodes)), len(nodes)
+
+    def cuGraphNodeGetDependencies(self, node: int, count: int = 0) -> tuple[Any, ...]:
+        nodes, _, number = self.cuGraphNodeGetDependencies_v2(node, count)
+        return nodes, number
+
     def cuGraphExecUpdate(self, graph_exec: int, graph: int) -> object:
         self.sim.graph_exec_update(graph_exec, graph)
         return SimpleNamespace()
@@ -191,16 +202,60 @@ class _Special:
         return SimpleNamespace(name=name)
 
     def cuGetProcAddress(self, symbol: bytes, version: int, flags: int) -> tuple[int, int]:
+        if symbol == b"cuGraphExecUpdate":
+            assert version >= 12000  # older versions take other arguments
+            return ctypes.cast(self._exec_update, ctypes.c_void_p).value or 0, 0
         return 0x1000 + sum(symbol) * 16 + (version > 10000), 0
 
+    def _entry_of_exec_update(self) -> Any:
+        """A function of C's calling convention; its reason is always ERROR, since the simulator gives a text."""
+
+        def update(graph_exec: int, graph: int, info: int) -> int:
+            try:
+                self.sim.graph_exec_update(graph_exec, graph)
+            except DriverError as error:
+                ctypes.c_int.from_address(info).value = 1  # CU_GRAPH_EXEC_UPDATE_ERROR
+                return error.code
+            ctypes.c_int.from_address(info).value = 0
+            return 0
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(update)
+
     def cuLaunchKernel(self, function: Any, *args: Any) -> None:
-        """Only the probes' kernel: ``scale(src, dst, count, factor)`` on 32-bit elements."""
-        stream, params = args[7], (ctypes.c_void_p * 4).from_address(args[8])
-        src, dst = (ctypes.c_uint64.from_address(params[at] or 0).value for at in (0, 1))
-        count, factor = (ctypes.c_uint32.from_address(params[at] or 0).value for at in (2, 3))
-        source, target = (Region.contiguous_at(ptr, (count,), np.dtype(np.uint32)) for ptr in (src, dst))
+        """Only the probes' kernels, which work on 32-bit elements."""
+        blocks, threads, stream, params = args[0], args[3], args[7], args[8]
+        {b"scale": self._scale, b"fill": self._fill, b"fill_inverted": self._fill_inverted, b"spin": self._spin}[
+            function.name
+        ](blocks * threads, stream, params)
+
+    def _scale(self, threads: int, stream: int, params: int) -> None:
+        src, dst, count, factor = _values(params, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
 
         def scale(read: Any, written: Any) -> None:
             written[...] = read * factor
 
-        self.sim.launch(stream, scale, reads=[source], writes=[target])
+        self.sim.launch(stream, scale, reads=[_words(src, count)], writes=[_words(dst, count)])
+
+    def _fill(self, threads: int, stream: int, params: int, flipped: int = 0) -> None:
+        dst, count, value = _values(params, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
+
+        def fill(written: Any) -> None:
+            written[...] = value ^ flipped
+
+        self.sim.launch(stream, fill, writes=[_words(dst, min(count, threads))])
+
+    def _fill_inverted(self, threads: int, stream: int, params: int) -> None:
+        self._fill(threads, stream, params, flipped=0xFFFFFFFF)
+
+    def _spin(self, threads: int, stream: int, params: int) -> None:
+        self.sim.launch(stream, lambda: None, name="spin")
+
+
+def _values(params: int, *types: Any) -> list[int]:
+    """The parameters of a kernel, which are given as the addresses of their values."""
+    addresses = (ctypes.c_void_p * len(types)).from_address(params)
+    return [kind.from_address(address or 0).value for kind, address in zip(types, addresses, strict=True)]
+
+
+def _words(ptr: int, count: int) -> Region:
+    return Region.contiguous_at(ptr, (count,), np.dtype(np.uint32))

@@ -69,12 +69,12 @@ def functions_named_in(sources: list[Path]) -> set[str]:
 
 
 def _names_with_two_forms(tree: ast.AST) -> dict[str, tuple[str, str]]:
-    """``self._get_edges = _newest(cu, "cuGraphGetEdges", "_v2", ...)`` by attribute."""
+    """``self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", ...)`` by attribute."""
     found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             function, target = node.value.func, node.targets[0]
-            if isinstance(function, ast.Name) and function.id == "_newest" and isinstance(target, ast.Attribute):
+            if isinstance(function, ast.Name) and function.id == "newest" and isinstance(target, ast.Attribute):
                 bare, suffix = (ast.literal_eval(argument) for argument in node.value.args[1:3])
                 found[target.attr] = (bare, bare + suffix)
     return found

@@ -190,3 +190,27 @@ def test_a_fresh_device_meets_no_stream_or_memory_of_an_older_one() -> None:
 
 def test_fresh_memory_holds_no_zeros(sim: Any, xp: Any) -> None:
     assert not np.array_equal(xp.empty(16).get(), np.zeros(16))
+
+
+def test_a_stream_that_another_thread_destroys_just_now_takes_no_memory_with_it(
+    sim: Any, xp: Any, monkeypatch: Any
+) -> None:
+    """The array's memory is on its way back to the stream when the stream goes."""
+    from breakgraph.frameworks.sim import memory
+
+    collect(xp)
+    before, stream = allocated(sim), sim.create_stream()
+    with of(xp.zeros(1), sim).stream_scope(int(stream)):
+        y = xp.zeros(4)
+    genuine = memory.is_capturing
+
+    def destroyed_meanwhile(driver: Any, handle: int) -> bool:
+        if handle == int(stream):
+            stream.close()
+        return genuine(driver, handle)
+
+    monkeypatch.setattr(memory, "is_capturing", destroyed_meanwhile)
+    del y
+    collect(xp)
+    sim.synchronize()
+    assert allocated(sim) <= before + 1

@@ -156,7 +156,7 @@ class Captures:
         """Record work that was submitted to a stream of a capture."""
         capture = self._of(stream)
         self._refuse_invalidated(capture)
-        node = capture.graph.add(handle, work, stream.heads)
+        node = capture.graph.add(handle, stream.context, work, stream.heads)
         stream.heads = {node: EdgeData()}
         return node
 

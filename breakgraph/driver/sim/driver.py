@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, SupportsInt
 
 import numpy as np
@@ -17,6 +18,7 @@ from breakgraph.driver.sim.copy_calls import CopyCalls
 from breakgraph.driver.sim.faults import FaultPlan
 from breakgraph.driver.sim.graph_calls import GraphCalls
 from breakgraph.driver.sim.log import Entry
+from breakgraph.driver.sim.machine import Destructor
 from breakgraph.driver.sim.memory_calls import MemoryCalls
 from breakgraph.driver.sim.operations import Work
 from breakgraph.driver.sim.races import Access, Race
@@ -80,6 +82,14 @@ class SimDriver(ContextCalls, StreamCalls, GraphCalls, MemoryCalls, CopyCalls):
     def resolve_stream(self, handle: int) -> int:
         """Handle 0 is the legacy stream; any other is itself."""
         return handle or STREAM_LEGACY
+
+    def finalize(self, call: Callable[[], None]) -> None:
+        """Make a destructor's calls: now, or after the call of this thread in the middle of which it runs."""
+        with self.lock:
+            if self.busy:
+                self.postponed.append(partial(Destructor, call))
+                return
+        call()
 
     # kernels (S4) ---------------------------------------------------------------------------------------
     def launch(

@@ -41,6 +41,14 @@ class GraphCalls(Machine):
         return tuple(Edge(tail.handle, head.handle, data) for head in nodes for tail, data in head.after.items())
 
     @call(Needs.HANDLE)
+    def graph_get_node_count(self, graph: int) -> int:
+        return len(self.graphs.get(graph).nodes)
+
+    @call(Needs.HANDLE)
+    def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
+        return tuple(before.handle for before in self.nodes.get(node).after)
+
+    @call(Needs.HANDLE)
     def graph_node_get_type(self, node: int) -> NodeType:
         return self.nodes.get(node).work.type
 
@@ -99,15 +107,16 @@ class GraphCalls(Machine):
         for event in launched.events:
             if event.record is not None:  # finer than this, who waits for whom inside a graph is not followed
                 finder.join(lane, event.record.clock)
-        finder.touch(lane, stream.handle, launched.accesses, ("exec", launched.handle, launched.version))
-        if launched.unchecked:
-            launched.unchecked = False
+        finder.touch(lane, stream.handle, launched.touched, ("exec", launched.handle, launched.version))
+        bytes_ = launched.touched.resolved(finder.aliases)
+        if launched.checked is not bytes_:  # at the first launch, and where its addresses mean other bytes by now
+            launched.checked = bytes_
             finder.within_graph([work.accesses for work in launched.works], launched.before())
         operations: list[Operation] = []
         for work, after in zip(launched.works, launched.after, strict=True):
             before = [operations[at] for at in after] or entry
             operations.append(self._enqueue_node(stream, work, before))
-        last = [operations[at] for at in launched.leaves]
+        last = [operations[at] for at in launched.shape.exits]
         if len(last) != 1:  # a launch has one end, and an empty graph has its place in the order too
             last = [Operation(stream.context, lane.id, _END, last or entry)]
             self.engine.submit(last[0])

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from breakgraph.driver.api import STREAM_LEGACY, STREAM_PER_THREAD
+from breakgraph.driver.sim.aliases import Aliases
 from breakgraph.driver.sim.capture import Captures
 from breakgraph.driver.sim.contexts import Context, Device, ThreadState
 from breakgraph.driver.sim.faults import Faults
@@ -26,7 +27,7 @@ from breakgraph.driver.sim.streams import Event, Stream
 from breakgraph.driver.sim.virtual import VirtualMemory
 from breakgraph.errors import BreakgraphError
 
-__all__ = ["Handles", "Machine"]
+__all__ = ["Destructor", "Handles", "Machine"]
 
 T = TypeVar("T")
 
@@ -69,6 +70,16 @@ class Handles(Generic[T]):
         return thing
 
 
+class Destructor:
+    """Makes its calls when it is dropped, so that Python reports what they raise as it reports any destructor's."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
 class Machine:
     """State shared by all calls. The calls themselves are in the modules named after CUDA's chapters."""
 
@@ -77,9 +88,11 @@ class Machine:
         self.lock = threading.RLock()
         self.busy = False
         self.postponed: deque[Callable[[], object]] = deque()
+        self.finalizing = False
         self.calls_made = CallLog()
         self.faults = Faults()
-        self.finder = RaceFinder()
+        self.aliases = Aliases()
+        self.finder = RaceFinder(self.aliases)
         self.engine = Engine(schedule, seed)
         self.captures = Captures()
         self.space = AddressSpace()
@@ -88,7 +101,7 @@ class Machine:
         self._threads = threading.local()
         self.devices = [Device(ordinal, memory, self.new_handle()) for ordinal in range(devices)]
         self.heaps = Heaps(self.space, self.devices, self.finder)
-        self.virtual = VirtualMemory(self.space, self.devices)
+        self.virtual = VirtualMemory(self.space, self.aliases)
         self.contexts: Handles[Context] = Handles("context")
         self.streams: Handles[Stream] = Handles("stream")
         self.events: Handles[Event] = Handles("event")
@@ -204,13 +217,19 @@ class Machine:
         self.finder.waited(self.finder.snapshot(context.departed))
 
     def make_postponed_calls(self) -> None:
-        """Make the calls of destructors that ran in the middle of another call.
+        """Make the calls of destructors that ran in the middle of another call, one destructor after the other.
 
-        What one of them raises concerns nobody who could still catch it; it stands in the log.
+        What a single call raises concerns nobody who could still catch it; it stands in the log.
         """
-        while self.postponed:
-            with suppress(BreakgraphError):
-                self.postponed.popleft()()
+        if self.finalizing:
+            return  # a call of one of them has ended
+        self.finalizing = True
+        try:
+            while self.postponed:
+                with suppress(BreakgraphError):
+                    self.postponed.popleft()()
+        finally:
+            self.finalizing = False
 
     def warn_of_races(self) -> None:
         """Warn of each race once."""

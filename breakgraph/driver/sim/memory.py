@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 from bisect import bisect_right
 from typing import Any
 
@@ -16,10 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from breakgraph.driver.region import Region
+from breakgraph.driver.sim.backing import ANONYMOUS, Backing, map_anonymous
 from breakgraph.driver.sim.ranges import FreeRanges
 from breakgraph.driver.sim.results import Refuse, Result
 
-__all__ = ["ALIGNMENT", "GRANULARITY", "AddressSpace", "Area", "Bytes", "Fault", "HostMemory", "is_device_address"]
+__all__ = [
+    "ALIGNMENT",
+    "GRANULARITY",
+    "POISON",
+    "AddressSpace",
+    "Area",
+    "Bytes",
+    "Fault",
+    "HostMemory",
+    "is_device_address",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,10 +40,7 @@ GRANULARITY = 2 << 20  #: bytes; of physical memory and of address reservations,
 _FIRST = 0x0D00_0000_0000_0000
 _LAST = 0x0E00_0000_0000_0000
 
-# As a float of any width it is NaN, so that what was computed from it shows; as an integer it is -1.
-_POISON = 0xFF
-
-_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when touched, not when mapped
+POISON = 0xFF  #: as a float of any width NaN, so that what was computed from it shows; as an integer -1
 
 
 def is_device_address(ptr: int) -> bool:
@@ -46,12 +53,15 @@ class Fault(Exception):
 
 
 class Area:
-    """A run of addresses backed by one piece of host memory, so that any region inside it is one array."""
+    """A run of addresses with one run of host addresses behind it, so that any region inside it is one array.
+
+    Host memory is taken when it is touched. All goes when the area and the last array over it are gone.
+    """
 
     def __init__(self, base: int, nbytes: int) -> None:
         self.base = base
         self.nbytes = nbytes
-        self._memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+        self._memory = mmap.mmap(-1, nbytes, ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     def at(self, ptr: int, nbytes: int) -> Bytes:
@@ -64,12 +74,15 @@ class Area:
 
     def poison(self, ptr: int, nbytes: int) -> None:
         """Overwrite, so that reading before writing shows."""
-        self.at(ptr, nbytes).fill(_POISON)
+        self.at(ptr, nbytes).fill(POISON)
+
+    def show(self, ptr: int, backing: Backing, offset: int, nbytes: int) -> None:
+        """Let the bytes at ``ptr`` be those of the backing. OSError where the host refuses; then they are as before."""
+        backing.show(self.address + ptr - self.base, nbytes, offset)
 
     def forget(self, ptr: int, nbytes: int) -> None:
-        """Give the host memory of these bytes back; both are multiples of the page size."""
-        if hasattr(self._memory, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
-            self._memory.madvise(mmap.MADV_DONTNEED, ptr - self.base, nbytes)
+        """Let these bytes be the area's own again, without host memory. OSError as in `show`."""
+        map_anonymous(self.address + ptr - self.base, nbytes)
 
 
 class _Span:
@@ -203,7 +216,7 @@ class HostMemory:
         else:
             block = mmap.mmap(-1, size)
             address = ctypes.addressof(ctypes.c_char.from_buffer(block))
-        ctypes.memset(address, _POISON, nbytes)
+        ctypes.memset(address, POISON, nbytes)
         self._live[address] = (nbytes, size, block)
         return address
 

@@ -136,7 +136,7 @@ class MemoryCalls(Machine):
 
     @call(Needs.HANDLE, frees=True)
     def mem_unmap(self, ptr: int, nbytes: int) -> None:
-        self.virtual.unmap(ptr, nbytes)
+        self.virtual.unmap(ptr, nbytes)  # first, so that these addresses stand for no other mapping's bytes
         self.finder.touch_now(Access(ptr, ptr + nbytes, True, "mem_unmap"))
 
     @call(Needs.HANDLE)

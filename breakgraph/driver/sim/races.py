@@ -4,6 +4,10 @@ Each stream is a lane with a counter, and a clock tells how far of each lane lie
 vector clock). An access is ordered before another if the other one's clock has reached it. What the host
 has waited for lies before everything enqueued later, and is forgotten.
 
+Bytes that have several addresses are compared at those of the first mapping of their physical memory. Mappings are
+taken as they are at the comparison: whatever is still compared then has the mapping that it was enqueued with, or
+its end was a race with the unmap.
+
 A wait counts for every host thread: the driver cannot see how threads hand work to each other, and a wait
 that returned before a call was made is before it, whichever thread made it.
 """
@@ -11,16 +15,17 @@ that returned before a call was made is before it, whichever thread made it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from breakgraph.driver.region import Region
+from breakgraph.driver.sim.aliases import Aliases
 from breakgraph.errors import BreakgraphWarning
 
-__all__ = ["Access", "Clock", "Lane", "Race", "RaceFinder", "RaceWarning"]
+__all__ = ["Access", "Clock", "Footprint", "Lane", "Race", "RaceFinder", "RaceWarning"]
 
 Clock = dict[int, int]
 
@@ -56,11 +61,22 @@ class Access(NamedTuple):
             return True
         return _region(self).overlaps(_region(other))
 
+    def within(self, low: int, high: int, shift: int) -> Access:
+        """The part from ``low`` to ``high``, at ``shift`` bytes from there.
+
+        A strided region goes with it whole, so of two such parts it is only known whether the wholes overlap.
+        """
+        region = self.region
+        if region is not None and shift:
+            region = replace(region, ptr=region.ptr + shift)
+        return Access(low + shift, high + shift, self.write, self.name, region)
+
 
 @dataclass(frozen=True)
 class Race:
     """Two operations and the first run of bytes, ``start`` to ``end`` (exclusive), that both touch.
 
+    Where the bytes have several addresses, these are the ones of the first mapping.
     ``streams`` are the handles of the streams they were enqueued on (0 for a call that acts at once, such
     as an unmap).
     """
@@ -93,18 +109,18 @@ class Lane:
         self.epoch = 0
 
 
-class _Batch:
-    """What one operation, or one launch of a graph, touched."""
+class Footprint:
+    """What an operation, or all nodes of a graph together, touch. Kept, it is cheaper at the next launch."""
 
-    __slots__ = ("_bounds", "accesses", "at", "high", "low", "stream")
+    __slots__ = ("_bounds", "_resolved", "_version", "accesses", "high", "low")
 
-    def __init__(self, at: int, stream: int, accesses: Sequence[Access]) -> None:
-        self.at = at
-        self.stream = stream
+    def __init__(self, accesses: Sequence[Access]) -> None:
         self.accesses = accesses
-        self.low = min(access.low for access in accesses)
-        self.high = max(access.high for access in accesses)
+        self.low = min((access.low for access in accesses), default=0)
+        self.high = max((access.high for access in accesses), default=0)
         self._bounds: tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], ...] | None = None
+        self._version = 0
+        self._resolved: Footprint | None = None  # None where it is this one
 
     def overlapping(self, access: Access) -> Iterable[Access]:
         """The accesses whose outer bounds meet those of ``access``."""
@@ -120,11 +136,36 @@ class _Batch:
         lows, highs = self._bounds
         return [self.accesses[at] for at in np.flatnonzero((lows < access.high) & (highs > access.low)).tolist()]
 
+    def resolved(self, aliases: Aliases) -> Footprint:
+        """The same bytes at the addresses at which they are compared; the same object until those change."""
+        if not aliases:
+            return self
+        if self._version != aliases.version:
+            self._version = aliases.version
+            accesses = _resolved(self.accesses, aliases)
+            if accesses is self.accesses:
+                self._resolved = None
+            elif self._resolved is None or self._resolved.accesses != accesses:
+                self._resolved = Footprint(accesses)
+        return self if self._resolved is None else self._resolved
+
+
+class _Batch:
+    """What one operation, or one launch of a graph, touched."""
+
+    __slots__ = ("at", "footprint", "stream")
+
+    def __init__(self, at: int, stream: int, footprint: Footprint) -> None:
+        self.at = at
+        self.stream = stream
+        self.footprint = footprint
+
 
 class RaceFinder:
     """Remembers accesses that the host has not waited for, and compares new ones with those unordered to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliases: Aliases) -> None:
+        self.aliases = aliases
         self.races: list[Race] = []
         self.fresh: list[Race] = []  # found, and not yet warned about
         self._pairs: set[tuple[str, str, int]] = set()
@@ -143,14 +184,16 @@ class RaceFinder:
         """What lies before the lane's next operation, now."""
         return dict(lane.clock)
 
-    def touch(self, lane: Lane, stream: int, accesses: Sequence[Access], key: Hashable = None) -> None:
+    def touch(self, lane: Lane, stream: int, touched: Sequence[Access] | Footprint, key: Hashable = None) -> None:
         """An operation on the lane touches bytes. A later one with the same key stands for the earlier ones."""
+        footprint = touched if isinstance(touched, Footprint) else Footprint(touched)
+        accesses = footprint.accesses
         if not accesses:
             return
         self._enter(lane)
         at = self._counts[lane.id] = self._counts.get(lane.id, 0) + 1
         lane.clock[lane.id] = at
-        batch = _Batch(at, stream, accesses)
+        batch = _Batch(at, stream, footprint)
         self._compare(batch, lane.clock)
         history = self._history.setdefault(lane.id, {})
         identity = (stream, accesses) if key is None else key
@@ -161,7 +204,7 @@ class RaceFinder:
 
     def touch_now(self, access: Access) -> None:
         """The host itself acts on bytes (an unmap): a race with whatever it has not waited for."""
-        self._compare(_Batch(0, 0, (access,)), self._known)
+        self._compare(_Batch(0, 0, Footprint((access,))), self._known)
 
     def waited(self, clock: Clock) -> None:
         """The host has waited for everything that lies before ``clock``."""
@@ -187,6 +230,8 @@ class RaceFinder:
 
     def within_graph(self, accesses: Sequence[Sequence[Access]], before: Sequence[int]) -> None:
         """Compare the nodes of one graph. ``before[i]`` has a bit for each node ordered before node i."""
+        if self.aliases:
+            accesses = [_resolved(all_, self.aliases) for all_ in accesses]
         touched = sorted(((access, node) for node, all_ in enumerate(accesses) for access in all_), key=_by_low)
         open_: list[tuple[Access, int]] = []
         for access, node in touched:
@@ -206,17 +251,20 @@ class RaceFinder:
             _raise_to(lane.clock, self._known)
 
     def _compare(self, batch: _Batch, clock: Clock) -> None:
+        aliases = self.aliases
+        new = batch.footprint.resolved(aliases)
         for lane, history in self._history.items():
             reached = clock.get(lane, 0)
-            for old in reversed(history.values()):
-                if old.at <= reached:
+            for earlier in reversed(history.values()):
+                if earlier.at <= reached:
                     break  # and so is everything before it on that lane
-                if old.low >= batch.high or batch.low >= old.high:
+                old = earlier.footprint.resolved(aliases) if aliases else earlier.footprint
+                if old.low >= new.high or new.low >= old.high:
                     continue
-                for access in batch.accesses:
+                for access in new.accesses:
                     for other in old.overlapping(access):
                         if access.conflicts(other):
-                            self._report(other, access, (old.stream, batch.stream))
+                            self._report(other, access, (earlier.stream, batch.stream))
 
     def _report(self, first: Access, second: Access, streams: tuple[int, int]) -> None:
         low, high = max(first.low, second.low), min(first.high, second.high)
@@ -240,6 +288,20 @@ def _raise_to(clock: Clock, other: Clock) -> bool:
 
 def _by_low(item: tuple[Access, int]) -> int:
     return item[0].low
+
+
+def _resolved(accesses: Sequence[Access], aliases: Aliases) -> Sequence[Access]:
+    """The accesses with each part that goes through an alias at its first address; the same object if none does."""
+    found: list[Access] = []
+    for at, access in enumerate(accesses):
+        pieces = aliases.pieces(access.low, access.high)
+        if pieces and not found:
+            found += accesses[:at]
+        if pieces:
+            found += (access.within(*piece) for piece in pieces)
+        elif found:
+            found.append(access)
+    return tuple(found) if found else accesses
 
 
 def _region(access: Access) -> Region:

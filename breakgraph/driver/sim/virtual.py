@@ -1,28 +1,33 @@
 """Virtual memory: reserved addresses, physical memory, and the mapping of one to the other.
 
-Bytes live where they are mapped; while physical memory is mapped nowhere, its content is kept aside.
+Physical memory may be mapped at several addresses at once (CUDA programming guide, "Virtual Aliasing Support"): a
+write through one of them is seen through the others. Its content stays until it is released and mapped nowhere.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 
+from breakgraph.driver.sim.aliases import Aliases
+from breakgraph.driver.sim.backing import Backing
 from breakgraph.driver.sim.contexts import Device
-from breakgraph.driver.sim.memory import GRANULARITY, AddressSpace, Area, Bytes
+from breakgraph.driver.sim.memory import GRANULARITY, POISON, AddressSpace, Area
 from breakgraph.driver.sim.results import Refuse, Result
-from breakgraph.errors import Unrecorded
 
 __all__ = ["VirtualMemory"]
 
+_POISON = bytes([POISON]) * GRANULARITY
+
 
 class _Physical:
-    """Physical memory of a device. ``content`` is None where it is poison, or lives in the mapping."""
+    """Physical memory of a device: ``nbytes`` at ``offset`` of the backing."""
 
-    def __init__(self, nbytes: int, device: Device) -> None:
+    def __init__(self, nbytes: int, offset: int, device: Device) -> None:
         self.nbytes = nbytes
+        self.offset = offset
         self.device = device
-        self.content: Bytes | None = None
-        self.mapped_at: int | None = None
+        self.poisoned = False  # which is left for the first mapping, since it takes the host's memory
+        self.mapped_at: list[int] = []  # in the order of mapping
         self.released = False
 
 
@@ -34,12 +39,17 @@ class _Reservation:
 
 
 class VirtualMemory:
-    """cuMemAddressReserve, cuMemCreate, cuMemMap and their opposites."""
+    """cuMemAddressReserve, cuMemCreate, cuMemMap and their opposites.
 
-    def __init__(self, space: AddressSpace, devices: list[Device]) -> None:
+    Where one physical memory is mapped more than once, ``aliases`` tells.
+    """
+
+    def __init__(self, space: AddressSpace, aliases: Aliases) -> None:
         self._space = space
-        self._devices = devices
+        self._aliases = aliases
+        self.backing = Backing()
         self.reservations: dict[int, _Reservation] = {}
+        self._bases: list[int] = []  # of reservations, sorted
         self.physical: dict[int, _Physical] = {}
 
     def reserve(self, nbytes: int) -> int:
@@ -47,6 +57,7 @@ class VirtualMemory:
         _check_multiple(nbytes)
         area = self._space.new_area(nbytes)
         self.reservations[area.base] = _Reservation(area)
+        insort(self._bases, area.base)
         return area.base
 
     def unreserve(self, ptr: int, nbytes: int) -> None:
@@ -57,6 +68,7 @@ class VirtualMemory:
         if reservation.mappings:
             raise Refuse(Result.INVALID_VALUE, "memory is still mapped there")
         del self.reservations[ptr]
+        del self._bases[bisect_left(self._bases, ptr)]
         self._space.drop_area(reservation.area)
 
     def create(self, handle: int, nbytes: int, device: Device) -> None:
@@ -65,11 +77,15 @@ class VirtualMemory:
         if device.used + nbytes > device.memory:
             left = device.memory - device.used
             raise Refuse(Result.OUT_OF_MEMORY, f"{nbytes} bytes were asked for, the device has {left} left")
+        try:
+            offset = self.backing.take(nbytes)
+        except OSError as error:
+            raise _refused_by_host(error) from error
         device.used += nbytes
-        self.physical[handle] = _Physical(nbytes, device)
+        self.physical[handle] = _Physical(nbytes, offset, device)
 
     def release(self, handle: int) -> None:
-        """Give physical memory back: at once, or when it is unmapped."""
+        """Give physical memory back: at once, or when it is mapped nowhere any more."""
         physical = self.physical.pop(handle, None)
         if physical is None:
             raise Refuse(Result.INVALID_VALUE, f"{handle:#x} is not the handle of physical memory")
@@ -81,8 +97,6 @@ class VirtualMemory:
         physical = self.physical.get(handle)
         if physical is None or physical.nbytes != nbytes:
             raise Refuse(Result.INVALID_VALUE, f"{handle:#x} is not physical memory of {nbytes} bytes")
-        if physical.mapped_at is not None:
-            raise Unrecorded("physical memory was mapped at two places at once")
         reservation = self._reservation(ptr, nbytes)
         at = bisect_right(reservation.starts, ptr)
         last = reservation.starts[at - 1] if at else None
@@ -90,27 +104,32 @@ class VirtualMemory:
             at < len(reservation.starts) and reservation.starts[at] < ptr + nbytes
         ):
             raise Refuse(Result.INVALID_VALUE, "memory is mapped there already")
-        insort(reservation.starts, ptr)
+        try:
+            self._poison(physical)
+            reservation.area.show(ptr, self.backing, physical.offset, nbytes)
+        except OSError as error:
+            raise _refused_by_host(error) from error
+        reservation.starts.insert(at, ptr)
         reservation.mappings[ptr] = physical
-        physical.mapped_at = ptr
-        if physical.content is None:
-            reservation.area.poison(ptr, nbytes)
-        else:
-            reservation.area.at(ptr, nbytes)[:] = physical.content
-            physical.content = None
+        if physical.mapped_at:
+            self._aliases.add(ptr, nbytes, physical.mapped_at[0])
+        physical.mapped_at.append(ptr)
 
     def unmap(self, ptr: int, nbytes: int) -> None:
         """Take whole mappings away. Touching the addresses is a fault from now on."""
         reservation = self._reservation(ptr, nbytes)
-        for start in self._whole(reservation, ptr, nbytes):
-            physical = reservation.mappings.pop(start)
-            reservation.starts.remove(start)
-            physical.mapped_at = None
-            if not physical.released:
-                physical.content = reservation.area.at(start, physical.nbytes).copy()
-            self._settle(physical)
+        starts = self._whole(reservation, ptr, nbytes)
+        try:
+            reservation.area.forget(ptr, nbytes)
+        except OSError as error:
+            raise _refused_by_host(error) from error
         self._space.close(ptr, nbytes)
-        reservation.area.forget(ptr, nbytes)
+        at = bisect_left(reservation.starts, ptr)
+        del reservation.starts[at : at + len(starts)]
+        for start in starts:
+            physical = reservation.mappings.pop(start)
+            self._leave(physical, start)
+            self._settle(physical)
 
     def allow(self, ptr: int, nbytes: int, device: Device) -> None:
         """Let a device read and write whole mappings."""
@@ -123,16 +142,19 @@ class VirtualMemory:
 
     def _reservation(self, ptr: int, nbytes: int) -> _Reservation:
         _check_multiple(nbytes)
-        for reservation in self.reservations.values():
+        at = bisect_right(self._bases, ptr) - 1
+        if at >= 0:
+            reservation = self.reservations[self._bases[at]]
             area = reservation.area
-            if area.base <= ptr and ptr + nbytes <= area.base + area.nbytes and not (ptr - area.base) % GRANULARITY:
+            if ptr + nbytes <= area.base + area.nbytes and not (ptr - area.base) % GRANULARITY:
                 return reservation
         raise Refuse(Result.INVALID_VALUE, f"{nbytes} bytes at {ptr:#x} are not in one reservation")
 
     @staticmethod
     def _whole(reservation: _Reservation, ptr: int, nbytes: int) -> list[int]:
         """Where the mappings begin that together are exactly this range."""
-        starts = [start for start in reservation.starts if ptr <= start < ptr + nbytes]
+        all_ = reservation.starts
+        starts = all_[bisect_left(all_, ptr) : bisect_left(all_, ptr + nbytes)]
         at = ptr
         for start in starts:
             if start != at:
@@ -142,11 +164,32 @@ class VirtualMemory:
             raise Refuse(Result.INVALID_VALUE, f"{nbytes} bytes at {ptr:#x} are not whole mappings")
         return starts
 
-    @staticmethod
-    def _settle(physical: _Physical) -> None:
-        if physical.released and physical.mapped_at is None:
+    def _poison(self, physical: _Physical) -> None:
+        if not physical.poisoned:
+            for at in range(physical.offset, physical.offset + physical.nbytes, GRANULARITY):
+                self.backing.fill(at, _POISON)
+            physical.poisoned = True
+
+    def _leave(self, physical: _Physical, ptr: int) -> None:
+        """It is not mapped at ``ptr`` any more; if that was its first mapping, another one is the first now."""
+        first, *others = physical.mapped_at
+        physical.mapped_at.remove(ptr)
+        if ptr != first:
+            self._aliases.remove(ptr)
+            return
+        for other in others:
+            self._aliases.remove(other)
+        for other in others[1:]:
+            self._aliases.add(other, physical.nbytes, others[0])
+
+    def _settle(self, physical: _Physical) -> None:
+        if physical.released and not physical.mapped_at:
             physical.device.used -= physical.nbytes
-            physical.content = None
+            self.backing.give(physical.offset, physical.nbytes)
+
+
+def _refused_by_host(error: OSError) -> Refuse:
+    return Refuse(Result.OUT_OF_MEMORY, f"the host cannot give or map the memory: {error}")
 
 
 def _check_multiple(nbytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import STREAM_PER_THREAD, CaptureStatus
-from breakgraph.errors import CaptureImplicit
+from breakgraph.errors import CaptureImplicit, DriverError
 from breakgraph.frameworks.base import Block
 from breakgraph.frameworks.sim.state import state
 
@@ -103,12 +103,14 @@ def _give_back(driver: SimDriver, block: _Dead, live: Mapping[str, tuple[int, ..
     if elsewhere:
         driver.ctx_push_current(block.context)
     try:
-        if block.stream > STREAM_PER_THREAD and block.stream not in live["stream"]:
-            driver.mem_free(block.ptr)  # the stream was destroyed before its memory
-        elif is_capturing(driver, block.stream):
-            return False
-        else:
+        try:
+            if is_capturing(driver, block.stream):
+                return False
             driver.mem_free_async(block.ptr, block.stream)
+        except DriverError:
+            if block.stream <= STREAM_PER_THREAD or block.stream in driver.live()["stream"]:
+                raise
+            driver.mem_free(block.ptr)  # the stream was destroyed before its memory, maybe just now by another thread
     finally:
         if elsewhere:
             driver.ctx_pop_current()

@@ -1,0 +1,66 @@
+"""Whether work that was captured on other streams has been joined to the origin.
+
+The driver does not list a capture's streams, but it tells the graph so far, each node's dependencies, and the nodes
+that the origin's next one will depend on. A fork is open as long as some node does not lie behind those.
+"""
+
+from __future__ import annotations
+
+from breakgraph.driver.api import CaptureStatus, DependencyUpdate, Driver, EdgeData
+from breakgraph.errors import DriverError
+
+__all__ = ["Forks"]
+
+
+class Forks:
+    """The open capture on ``origin``, as far as its nodes are known to come before the origin's next one.
+
+    What was found to be joined stays joined, so that each node is looked at once, however often one asks.
+    """
+
+    def __init__(self, driver: Driver, origin: int) -> None:
+        self.origin = origin
+        self._driver = driver
+        self._joined: set[int] = set()
+
+    def joined(self) -> bool:
+        """Whether all work captured so far is ordered before the origin's next node.
+
+        False too where the driver does not tell any more, since it has given the capture up.
+        """
+        try:
+            info = self._driver.stream_get_capture_info(self.origin)
+            if info.status is not CaptureStatus.ACTIVE:
+                return False
+            self._follow(list(info.dependencies))
+            return len(self._joined) == self._driver.graph_get_node_count(info.graph)
+        except DriverError:
+            return False
+
+    def join(self) -> int:
+        """Let the origin's next node depend on all work captured so far. Returns how many branches that joined.
+
+        A branch is a leaf: a node that no other one, and not yet the origin, depends on. What the origin depends on
+        already keeps its edge data. Raises `DriverError` where the capture has been given up.
+        """
+        if self.joined():
+            return 0
+        driver = self._driver
+        info = driver.stream_get_capture_info(self.origin)
+        followed = {edge.tail for edge in driver.graph_get_edges(info.graph)}
+        leaves = [node for node in driver.graph_get_nodes(info.graph) if node not in followed]
+        branches = [node for node in leaves if node not in info.dependencies]
+        driver.stream_update_capture_dependencies(
+            self.origin,
+            (*info.dependencies, *branches),
+            (*info.edges, *[EdgeData()] * len(branches)),
+            DependencyUpdate.SET,
+        )
+        return len(branches)
+
+    def _follow(self, nodes: list[int]) -> None:
+        while nodes:
+            node = nodes.pop()
+            if node not in self._joined:
+                nodes += self._driver.graph_node_get_dependencies(node)
+                self._joined.add(node)
