@@ -10,6 +10,7 @@ from breakgraph.segments.break_points import break_graph, break_here, break_poin
 from breakgraph.segments.capture import capture
 from breakgraph.segments.context import active_forward, current_forward, current_valid_rows
 from breakgraph.segments.destinations import IN_PLACE, INFER, NO_WRITEBACK
+from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.padding import scrub_padding_tail, slice_to_real_rows
 from breakgraph.segments.state import current_stream, is_capturing
@@ -23,6 +24,7 @@ __all__ = [
     "Arena",
     "BreakableGraph",
     "Cell",
+    "ExecCache",
     "active_forward",
     "array_namespace",
     "break_graph",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("breakgraph", "tests", "probes", "pyproject.toml", "README.md")
+COPIED = ("benchmarks", "breakgraph", "tests", "probes", "pyproject.toml", "README.md")
 WORKERS = 2
 
 
@@ -109,9 +109,9 @@ MUTATIONS = (
     Mutation(
         5,
         "the drain on exception is dropped",
-        "segments/capture.py",
-        "        notes += self._unwind()\n",
-        "        notes += [] if error is not None else self._unwind()\n",
+        "segments/open_capture.py",
+        "        notes += self._unwind()\n        if failure is None:\n",
+        "        notes += [] if error is not None else self._unwind()\n        if failure is None:\n",
         ("tests/test_refusals.py::test_an_exception_drains_the_scope_and_propagates_unmasked",),
     ),
     Mutation(
@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         16,
         "the exit wait of the caller's stream is dropped",
-        "segments/capture.py",
+        "segments/open_capture.py",
         "partial(place.order, driver, self.stream, caller)",
         "partial(len, ())",
         (
@@ -223,10 +223,42 @@ MUTATIONS = (
     Mutation(
         17,
         "the entry wait for the caller's stream is dropped",
-        "segments/capture.py",
+        "segments/open_capture.py",
         "            place.order(driver, before=caller, after=self.stream)\n",
         "            pass\n",
         ("tests/test_replay.py::test_a_capture_waits_for_the_callers_stream_and_the_callers_stream_for_it",),
+    ),
+    Mutation(
+        18,
+        "the arena hands on a freed block while a fork is open",
+        "memory/arena.py",
+        "and blocks.withheld and forks.joined():",
+        "and blocks.withheld:",
+        ("tests/memory/test_withholding.py::test_a_block_that_the_side_still_reads_is_not_given_to_the_origin",),
+    ),
+    Mutation(
+        19,
+        "a stream that was forked before a block died is given its bytes",
+        "memory/arena.py",
+        "origin = forks is None or stream is None or stream == forks.origin",
+        "origin = True",
+        ("tests/memory/test_withholding.py::test_an_empty_fork_is_given_nothing_that_died_on_the_origin",),
+    ),
+    Mutation(
+        20,
+        "a sleep does not wait for the device",
+        "memory/mapping.py",
+        "        driver.mem_free(fence)\n",
+        "        driver.mem_free(fence) if not fence else None\n",
+        ("tests/memory/test_sleep_wake.py", "tests/test_memory.py"),
+    ),
+    Mutation(
+        21,
+        "a shared exec is launched with the parameters that another graph left in it",
+        "segments/execs.py",
+        "if self._holds is None or self._holds() is not segment:",
+        "if self._holds is None:",
+        ("tests/memory/test_exec_cache.py",),
     ),
 )
 

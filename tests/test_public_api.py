@@ -69,6 +69,7 @@ def test_capture_has_the_parameters_that_are_built_and_no_other() -> None:
         "barrier": None,
         "frameworks": None,
         "frozen": "allow",
+        "execs": None,
         "name": None,
     }
     kind = kinds(bg.capture)
@@ -124,7 +125,7 @@ def test_steps_of_a_graph_have_their_names(sim: Any, xp: Any) -> None:
         assert hasattr(graph.breaks[0], name)
 
 
-def test_cells_and_arenas_have_their_names_and_no_later_ones() -> None:
+def test_cells_and_arenas_have_their_names() -> None:
     assert parameters(bg.Cell) == {"shape": EMPTY, "dtype": EMPTY, "shared": False}
     assert kinds(bg.Cell)["shared"] is inspect.Parameter.KEYWORD_ONLY
     assert parameters(bg.Cell.write) == {"source": EMPTY, "stream": None}
@@ -132,10 +133,11 @@ def test_cells_and_arenas_have_their_names_and_no_later_ones() -> None:
         assert name in (bg.Cell.__doc__ or "") or hasattr(bg.Cell, name)
     assert parameters(bg.Arena) == {"limit": None}
     assert kinds(bg.Arena)["limit"] is inspect.Parameter.KEYWORD_ONLY
-    for name in ("reserved", "mapped", "used", "peak"):
+    for name in ("reserved", "mapped", "used", "peak", "asleep"):
         assert isinstance(getattr(bg.Arena, name), property)
-    assert not hasattr(bg.Arena, "sleep")
-    assert not hasattr(bg.Arena, "wake")
+    assert parameters(bg.Arena.sleep) == {"backup": False}
+    assert kinds(bg.Arena.sleep)["backup"] is inspect.Parameter.KEYWORD_ONLY
+    assert parameters(bg.Arena.wake) == {}
 
 
 def test_copies_and_helpers_have_their_parameters() -> None:

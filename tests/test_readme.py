@@ -1,4 +1,4 @@
-"""What the README shows is true: its programs run as printed and print what it says, and its links lead somewhere."""
+"""What README and docs/ show is true: programs run as printed and print what they say, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,39 @@ import pytest
 from support import ROOT, child
 
 README = (ROOT / "README.md").read_text()
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-LINKS = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def found(pattern: str, flags: int = 0) -> list[Any]:
+    """What a pattern finds on each page, with the page and its place there as the test's id."""
+    return [
+        pytest.param(page, text, id=f"{page.stem}-{at}")
+        for page in PAGES
+        for at, text in enumerate(re.findall(pattern, page.read_text(), flags))
+    ]
+
+
+PROGRAMS = found(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINKS = found(r"\]\((?!https?:)([^)#]+)\)")
 
 
 def test_there_is_a_first_program_of_under_20_lines() -> None:
-    assert PROGRAMS
-    assert len(PROGRAMS[0].splitlines()) < 20
+    _, program = PROGRAMS[0].values
+    assert len(program.splitlines()) < 20
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
-def test_a_program_runs_as_printed_and_prints_what_it_says(driver: Any, program: str) -> None:
+@pytest.mark.parametrize(("page", "program"), PROGRAMS)
+def test_a_program_runs_as_printed_and_prints_what_it_says(driver: Any, page: Path, program: str) -> None:
     promised = re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
-    assert promised, "a program in the README shows what it prints"
+    assert promised, f"a program in {page.name} shows what it prints"
     done = child(program, driver=driver.name)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised
 
 
-@pytest.mark.parametrize("link", LINKS)
-def test_a_link_leads_to_something_in_the_checkout(link: str) -> None:
-    assert (ROOT / Path(link)).exists()
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_a_link_leads_to_something_in_the_checkout(page: Path, link: str) -> None:
+    assert (page.parent / link).exists()
 
 
 def test_it_holds_the_two_commands_of_a_newcomer() -> None:

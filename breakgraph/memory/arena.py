@@ -2,39 +2,30 @@
 
 An arena reserves addresses once and maps physical memory to them as it grows, so an address that a segment
 has baked never changes, and growing is legal inside a thread-local capture (C29). Its blocks are handed on
-when their arrays die: on one stream, order alone makes that safe.
+when their arrays die.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import weakref
-from bisect import bisect_right, insort
-from collections import deque
-from contextlib import suppress
-from itertools import count
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
-from breakgraph.errors import CaptureStateError, DriverError, OutOfMemory
-from breakgraph.memory.free_list import FreeList
+from breakgraph.driver.contexts import in_context
+from breakgraph.driver.forks import Forks
+from breakgraph.errors import CaptureStateError, OutOfMemory
+from breakgraph.memory.backup import Backup
+from breakgraph.memory.blocks import BlockInfo, Blocks, Span
+from breakgraph.memory.footprint import Footprint, SegmentUse
+from breakgraph.memory.mapping import Mapping
+from breakgraph.memory.turn import Owner, Turn
 
-__all__ = ["Arena", "ArenaBlock", "BlockInfo", "default_arena"]
+__all__ = ["Arena", "ArenaBlock", "default_arena"]
 
 _ALIGNMENT = 512  # bytes; what cudaMalloc and cupy's pool align to, at least
-_generations = count(1)
-
-
-class BlockInfo(NamedTuple):
-    """A live block: address, bytes, a ``generation`` never used twice (C16's identity), its capture or 0."""
-
-    ptr: int
-    nbytes: int
-    generation: int
-    capture: int
 
 
 class ArenaBlock:
@@ -45,59 +36,15 @@ class ArenaBlock:
 
     __slots__ = ("_arena", "generation", "nbytes", "ptr")
 
-    def __init__(self, arena: Arena, ptr: int, nbytes: int, generation: int) -> None:
+    def __init__(self, arena: Arena, generation: int) -> None:
         self._arena = arena  # the memory outlives its blocks
-        self.ptr = ptr
-        self.nbytes = nbytes
         self.generation = generation
+        self.ptr = 0
+        self.nbytes = 0
 
     def __del__(self) -> None:
-        self._arena._dead.append(self.ptr)
-
-
-class _Mapping:
-    """Addresses and physical memory of one arena: what has to be given back, and nothing else."""
-
-    def __init__(self, driver: Driver, context: int) -> None:
-        self._driver = weakref.ref(driver)  # a driver keeps default arenas; they must not keep it
-        self.context = context
-        self.pid = os.getpid()
-        self.base = 0
-        self.reserved = 0
-        self.mapped = 0
-        self.chunks: list[tuple[int, int, int]] = []  # address, bytes, physical handle
-        self.event = 0
-        with drivers.relaxed(driver):
-            self.fence = driver.mem_alloc(1)  # for what freeing it does: see give_back
-
-    def give_back(self) -> None:
-        """Unmap and release everything once the device is done with all work, ours and that of the arrays' users.
-
-        Unmapping does not wait for kernels that still use the addresses; freeing a plain allocation waits for all
-        of them (probes/records/release-h200-580.json), and is harmless to captures under the relaxed exchange,
-        which a context synchronize is not.
-        """
-        driver = self._driver()
-        if driver is None or os.getpid() != self.pid or sys.is_finalizing():
-            return  # a forked child's driver is its parent's; at exit the driver takes all with it (C27)
-        try:
-            driver.ctx_push_current(self.context)
-        except DriverError:
-            return  # the context is gone, and its memory with it
-        try:
-            with drivers.relaxed(driver):
-                driver.mem_free(self.fence)
-                if self.event:
-                    event, self.event = self.event, 0  # a graph in the same garbage may ask afterwards
-                    driver.event_destroy(event)
-                while self.chunks:
-                    ptr, nbytes, handle = self.chunks.pop()
-                    driver.mem_unmap(ptr, nbytes)
-                    driver.mem_release(handle)
-                if self.base:
-                    driver.mem_address_free(self.base, self.reserved)
-        finally:
-            driver.ctx_pop_current()
+        with suppress(AttributeError):  # an interrupt came while it was made
+            self._arena._blocks.dead.append(self.generation)
 
 
 class Arena:
@@ -107,33 +54,41 @@ class Arena:
     ----------
     limit
         The most bytes it may map; by default the memory of the device. Addresses are reserved for the
-        limit, physical memory is mapped as needed.
+        limit, physical memory is mapped as needed, in granules of the device (2 MiB).
+
+    Raises
+    ------
+    ValueError
+        The limit is less than one granule.
 
     Notes
     -----
-    An arena serves one capture or replay at a time (C25): a second thread waits for the first, a second one
-    in the same thread (inside a break) is refused. Successive ones are ordered on the device by an event
-    that the arena owns, so graphs that share it may be replayed on different streams.
+    An arena serves one capture or replay at a time (C25). Another thread that asks for it waits for the end of
+    the capture or replay, not of its work on the device; a second one in the same thread (inside a break) is
+    refused, and so is one that would close a circle of waiting threads. Successive ones are ordered on the device
+    by an event that the arena owns, so graphs that share it may be replayed on different streams.
+
+    What a forward returned lies in the arena too: it is valid until the next capture or replay that uses the
+    arena. `BreakableGraph.output` pins it for longer.
     """
 
     def __init__(self, *, limit: int | None = None) -> None:
         self._driver = drivers.current()
         self._context = self._driver.ensure_context()
-        self._device = self._driver.ctx_get_device()
-        self._limit = limit
-        self._lock = threading.RLock()  # a destructor in mid-allocation may re-enter through a framework
-        self._free = FreeList()
-        self._starts: list[int] = []  # sorted addresses of live blocks
-        self._live: dict[int, BlockInfo] = {}
-        self._dead: deque[int] = deque()
-        self._used = 0
-        self._peak = 0
-        self._turn = threading.Lock()
-        self._holder: int | None = None
-        self._capture = 0
-        self._mapping = _Mapping(self._driver, self._context)
+        self._mapping = Mapping(self._driver, self._context)
         self._finalizer = weakref.finalize(self, self._mapping.give_back)
         self._finalizer.atexit = False
+        if limit is not None and limit < self._mapping.granularity:
+            raise ValueError(f"limit is at least one granule of {self._mapping.granularity} bytes, not {limit!r}")
+        self._limit = limit
+        self._lock = threading.RLock()  # a destructor in mid-allocation may re-enter through a framework
+        self._blocks = Blocks()
+        self._turn = Turn()
+        self._footprint: Footprint | None = None  # of the capture under way
+        self._forks: Forks | None = None  # of the segment that is open
+        self._captured: weakref.WeakSet[Footprint] = weakref.WeakSet()
+        self._asleep = False
+        self._backup: Backup | None = None
 
     def belongs_to(self, driver: Driver, context: int) -> bool:
         """Whether its memory is mapped for a context of a driver."""
@@ -147,139 +102,244 @@ class Arena:
 
     @property
     def mapped(self) -> int:
-        """Bytes of physical memory mapped."""
+        """Bytes of physical memory mapped; 0 while it sleeps."""
         return self._mapping.mapped
 
     @property
     def used(self) -> int:
         """Bytes in live blocks."""
         with self._lock:
-            self._collect()
-            return self._used
+            self._blocks.collect()
+            return self._blocks.used
 
     @property
     def peak(self) -> int:
         """The most bytes that were ever in live blocks."""
-        return self._peak
+        return self._blocks.peak
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its physical memory has been given back."""
+        return self._asleep
 
     def __repr__(self) -> str:
-        return f"<Arena used={self.used} peak={self.peak} mapped={self.mapped} reserved={self.reserved} bytes>"
+        asleep = "asleep, " if self._asleep else ""
+        return f"<Arena {asleep}used={self.used} peak={self.peak} mapped={self.mapped} reserved={self.reserved} bytes>"
 
     # blocks ---------------------------------------------------------------------------------------------
-    def allocate(self, nbytes: int) -> ArenaBlock:
-        """A block of at least ``nbytes`` bytes, aligned to 512.
+    def allocate(self, nbytes: int, stream: int | None = None) -> ArenaBlock:
+        """A block of at least ``nbytes`` bytes, aligned to 512, for work on ``stream``: by default the origin's.
 
-        Raises `OutOfMemory` when neither a freed block nor the device has room; nothing is changed then.
+        Raises `OutOfMemory` when neither a freed block nor the device has room, and `CaptureStateError` while the
+        arena sleeps; nothing is changed then.
         """
         size = max(_round_up(nbytes, _ALIGNMENT), _ALIGNMENT)
         with self._lock:
-            self._collect()
-            offset = self._free.take(size)
-            if offset is None:
-                self._grow(size)
-                offset = self._free.take(size)
-                assert offset is not None  # _grow made room for exactly this
-            ptr = self._mapping.base + offset
-            info = BlockInfo(ptr, size, next(_generations), self._capture)
-            self._live[ptr] = info
-            insort(self._starts, ptr)
-            self._used += size
-            self._peak = max(self._peak, self._used)
-            return ArenaBlock(self, ptr, size, info.generation)
+            self._refuse_asleep("asked for a block")
+            blocks, forks, footprint = self._blocks, self._forks, self._footprint
+            blocks.collect()
+            origin = forks is None or stream is None or stream == forks.origin
+            if origin and forks is not None and blocks.withheld and forks.joined():
+                blocks.join()
+            capture, segment = (footprint.capture, footprint.segment) if footprint else (0, 0)
+            owner = ArenaBlock(self, blocks.new_generation())  # first, so that the block has an owner at any moment
+            info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
+            if info is None:
+                self._make_room(size, origin=origin)
+                info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
+                assert info is not None  # _make_room made room for exactly this
+            owner.ptr, owner.nbytes = info.ptr, size
+            if footprint is not None:
+                footprint.note(info)
+            return owner
 
     def block_at(self, ptr: int) -> BlockInfo | None:
         """The live block that holds address ``ptr``."""
         with self._lock:
-            self._collect()
-            at = bisect_right(self._starts, ptr)
-            if not at:
-                return None
-            info = self._live[self._starts[at - 1]]
-            return info if ptr < info.ptr + info.nbytes else None
+            self._blocks.collect()
+            return self._blocks.at(ptr)
 
-    def _collect(self) -> None:
-        while self._dead:
-            info = self._live.pop(self._dead.popleft())
-            del self._starts[bisect_right(self._starts, info.ptr) - 1]
-            self._used -= info.nbytes
-            self._free.give(info.ptr - self._mapping.base, info.nbytes)
+    def blocks_of(self, capture: int) -> tuple[BlockInfo, ...]:
+        """The live blocks that were made in a capture, lowest first."""
+        with self._lock:
+            self._blocks.collect()
+            return tuple(info for info in self._blocks.live() if info.capture == capture)
 
-    def _grow(self, size: int) -> None:
-        driver, mapping = self._driver, self._mapping
-        granularity = driver.mem_get_allocation_granularity(self._device)
+    def _make_room(self, size: int, *, origin: bool) -> None:
+        """Grow at the end, or show free pages as one span, whichever takes less from the device."""
+        blocks, mapping = self._blocks, self._mapping
         if not mapping.base:
-            room = _round_up(self._limit or driver.mem_get_info()[1], granularity)
-            mapping.base = driver.mem_address_reserve(room)
-            mapping.reserved = room
-        missing = _round_up(size - self._free.tail(mapping.mapped), granularity)
-        if mapping.mapped + missing > mapping.reserved:
+            room = self._limit or self._driver.mem_get_info()[1]
+            mapping.reserve(self._driver, room // mapping.granularity * mapping.granularity)
+        blocks.adopt(mapping.pages, origin=origin)  # what an interrupt kept from it
+        missing = _round_up(blocks.missing(size, origin=origin), mapping.granularity)
+        whole = blocks.whole_pages(origin=origin)
+        short = _round_up(max(size - sum(page.nbytes for page in whole), 0), mapping.granularity)
+        if short >= missing:
+            self._grow(missing, size, origin=origin)
+            return
+        if short:
+            whole += self._grow(short, size, origin=origin)
+        chosen = _fewest(whole, size)
+        blocks.second_mapping(mapping.map_again(self._driver, chosen), chosen)
+
+    def _grow(self, nbytes: int, size: int, *, origin: bool) -> list[Span]:
+        if self._mapping.total + nbytes > self._mapping.reserved:
             raise self._out_of_memory(size, "the arena's limit does not allow it")
         try:
-            handle = driver.mem_create(missing, self._device)
+            self._mapping.grow(self._driver, nbytes)
         except OutOfMemory as error:
             raise self._out_of_memory(size, "the device has too little memory left") from error
-        ptr = mapping.base + mapping.mapped
-        try:
-            driver.mem_map(ptr, missing, handle)
-            driver.mem_set_access(ptr, missing, self._device)
-        except BaseException:  # an interrupt may come when the mapping is made already
-            with suppress(DriverError):
-                driver.mem_unmap(ptr, missing)
-            driver.mem_release(handle)
-            raise
-        mapping.chunks.append((ptr, missing, handle))
-        self._free.give(mapping.mapped, missing)
-        mapping.mapped += missing
+        return self._blocks.adopt(self._mapping.pages, origin=origin)
 
     def _out_of_memory(self, size: int, why: str) -> OutOfMemory:
         left, total = self._driver.mem_get_info()
         what = (
-            f"an arena could not grow for a block of {size} bytes: {self._used} used and {self.mapped} mapped of"
+            f"an arena could not grow for a block of {size} bytes: {self._blocks.used} used and {self.mapped} mapped of"
             f" {self.reserved} reserved; the device has {left} of {total} left"
         )
         return OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY", 2, "mem_create", what=what, why=why)
 
+    # segments (C28) -------------------------------------------------------------------------------------
+    def begin_segment(self, origin: int) -> None:
+        """A segment is open on stream ``origin``: what dies from now on may still be in use on a fork."""
+        with self._lock:
+            self._blocks.collect()
+            self._forks = Forks(self._driver, origin)
+            self._blocks.begin_segment()
+
+    def join_forks(self) -> int:
+        """Let the origin wait for all work captured so far. Returns how many branches were joined."""
+        return self._forks.join() if self._forks is not None else 0
+
+    def end_segment(self) -> SegmentUse:
+        """The segment has ended, and with it every fork. Returns what it asked for."""
+        with self._lock:
+            self._blocks.collect()
+            self._forks = None
+            self._blocks.end_segment()
+            return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)
+
     # turns (C25) ----------------------------------------------------------------------------------------
-    def acquire(self, stream: int, *, capture: int = 0) -> None:
+    def acquire(self, owner: object, stream: int, footprint: Footprint | None = None) -> None:
         """Begin a capture or a replay on ``stream``: wait for our turn, and let the stream wait for the last one.
 
-        Raises `CaptureStateError` where the calling thread already holds the arena.
+        A capture gives its ``footprint``. `release` with the same ``owner`` ends the turn, whether or not this
+        call came to its end. Raises `CaptureStateError` where the calling thread already holds the arena, where
+        waiting would never end, and while the arena sleeps.
         """
-        self.check_turn()
-        self._turn.acquire()
-        try:
-            if self._mapping.event:  # also after the same handle: it may be another stream's by now
-                self._driver.stream_wait_event(stream, self._mapping.event)
-        except BaseException:
-            self._turn.release()
-            raise
-        self._holder, self._capture = threading.get_ident(), capture
+        self._turn.take(owner)
+        self._refuse_asleep("used by a capture or replay")
+        if self._mapping.event:  # also after the same handle: it may be another stream's by now
+            self._driver.stream_wait_event(stream, self._mapping.event)
+        self._footprint = footprint
 
     def check_turn(self) -> None:
         """Refuse a capture or replay nested in one of this thread that holds the same arena (C25)."""
-        if self._holder == threading.get_ident():
-            raise CaptureStateError(
-                "a capture or replay was begun inside a break of another one that uses the same arena",
-                why="the inner one would overwrite what the outer one's later segments still read (C25)",
-                remedy="give one of them an arena of its own: bg.capture(arena=bg.Arena())",
-            )
+        self._turn.refuse_nested()
 
     def record_use(self, stream: int) -> None:
         """What is on ``stream`` now is what the next capture or replay waits for on the device."""
         if not self._mapping.event:
-            self._mapping.event = self._driver.event_create()
+            with in_context(self._driver, self._context):
+                self._mapping.event = self._driver.event_create()
         self._driver.event_record(self._mapping.event, stream)
 
-    def release(self) -> None:
-        """End our turn; `record_use` comes before it."""
-        self._holder, self._capture = None, 0
-        self._turn.release()
+    def release(self, owner: object) -> None:
+        """End the turn of ``owner``, if it has it; `record_use` comes before."""
+        if self._turn.held_by(owner):
+            if self._forks is not None:
+                self.end_segment()
+            self._footprint = None
+            self._turn.give(owner)
 
     def wait(self) -> None:
         """Block the calling thread until the last capture or replay on this arena is done with it."""
         if self._mapping.event:
             with drivers.relaxed(self._driver):
                 self._driver.event_synchronize(self._mapping.event)
+
+    # who else uses these bytes (C18) --------------------------------------------------------------------
+    def remember(self, footprint: Footprint) -> None:
+        """A capture is whole, so its replays will use its bytes as long as its footprint is alive."""
+        self._captured.add(footprint)
+
+    def earlier_users(self, block: BlockInfo) -> tuple[str, ...]:
+        """Labels of the captured graphs that had these bytes before the block was made."""
+        return tuple(
+            one.label
+            for one in sorted(self._captured, key=lambda one: one.capture)
+            if one.capture < block.capture and any(one.covers(*span) for span in block.spans)
+        )
+
+    # sleep (C30) ----------------------------------------------------------------------------------------
+    def sleep(self, *, backup: bool = False) -> None:
+        """Give the physical memory back and keep every address, until `wake`.
+
+        Waits for its turn (C25), for the last replay, and for whatever else the device is doing. With ``backup``
+        the contents of live blocks are carried through host memory; without it they are lost, which replay does
+        not mind: it computes anew what its graph computes.
+
+        Raises `CaptureStateError` inside a capture or a break of this thread that uses the arena. Does nothing
+        where it sleeps already.
+        """
+        with self._exclusively("put to sleep") as driver:
+            if self._asleep and not self._mapping.mapped:
+                return
+            self._mapping.wait_for_device(driver)
+            with self._lock:
+                self._blocks.collect()
+                if backup and not self._asleep:
+                    self._backup = Backup(driver, self._blocks.live())
+                self._asleep = True
+                self._mapping.empty(driver)
+
+    def wake(self) -> None:
+        """Map physical memory again at the same addresses, and put a backup's contents back.
+
+        Raises `OutOfMemory` where the device has too little left; the arena sleeps on then, and can be woken later.
+        Does nothing where it is awake.
+        """
+        with self._exclusively("woken") as driver, self._lock:
+            if not self._asleep:
+                return
+            try:
+                self._mapping.fill(driver)
+            except OutOfMemory as error:
+                raise self._out_of_memory(self._mapping.total, "the device has too little memory left") from error
+            if self._backup is not None:
+                self._blocks.collect()
+                try:
+                    self._backup.restore(driver, self._blocks.live())
+                except BaseException:
+                    self._mapping.wait_for_device(driver)  # some of the copies may be under way
+                    self._mapping.empty(driver)
+                    raise
+            self._asleep, self._backup = False, None
+
+    @contextmanager
+    def _exclusively(self, what: str) -> Iterator[Driver]:
+        if self._turn.mine:
+            raise CaptureStateError(
+                f"an arena was {what} inside a capture or replay that uses it",
+                why="later segments of that forward still read and write its bytes (C25)",
+                remedy="do it after the capture or replay",
+            )
+        owner = Owner()
+        try:
+            self._turn.take(owner)
+            with in_context(self._driver, self._context), drivers.relaxed(self._driver):
+                yield self._driver
+        finally:
+            self._turn.give(owner)
+
+    def _refuse_asleep(self, what: str) -> None:
+        if self._asleep:
+            raise CaptureStateError(
+                f"a sleeping arena was {what}",
+                why="its physical memory has been given back, so its addresses lead nowhere (C30)",
+                remedy="wake it first: graph.arena.wake()",
+            )
 
 
 def default_arena(driver: Driver, context: int) -> Arena:
@@ -289,6 +349,20 @@ def default_arena(driver: Driver, context: int) -> Arena:
     if key not in arenas:
         arenas[key] = Arena()
     return arenas[key]
+
+
+def _fewest(pages: list[Span], size: int) -> tuple[Span, ...]:
+    """Pages that together have ``size`` bytes and no page to spare, in the order of their addresses."""
+    left, chosen = size, []
+    for page in sorted(pages, key=lambda page: -page.nbytes):
+        if left > 0:
+            chosen.append(page)
+            left -= page.nbytes
+    for page in reversed(chosen):  # the smallest first: a large one taken later may have made it needless
+        if left + page.nbytes <= 0:
+            chosen.remove(page)
+            left += page.nbytes
+    return tuple(sorted(chosen))
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 
 __all__ = ["FreeList"]
 
 
 class FreeList:
-    """The free spans of one address range, as offsets in bytes.
+    """Free spans by address, in bytes.
 
     `take` gives the smallest span that fits (the lowest of equals), so that a large span is kept whole for
     a large request; `give` joins a span with its free neighbours at once.
@@ -19,8 +20,20 @@ class FreeList:
         self._sizes: dict[int, int] = {}
         self._by_size: list[tuple[int, int]] = []  # sorted (size, start)
 
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(start, size) of each span, lowest first."""
+        return ((start, self._sizes[start]) for start in self._starts)
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def fit(self, size: int) -> int | None:
+        """Bytes of the span that `take` would cut from, None where no span is large enough."""
+        at = bisect_left(self._by_size, (size, -1))
+        return None if at == len(self._by_size) else self._by_size[at][0]
+
     def take(self, size: int) -> int | None:
-        """Offset of ``size`` bytes, or None where no span is large enough."""
+        """Start of ``size`` bytes that are free no more, None where no span is large enough."""
         at = bisect_left(self._by_size, (size, -1))
         if at == len(self._by_size):
             return None
@@ -29,6 +42,20 @@ class FreeList:
         if span > size:
             self._insert(start + size, span - size)
         return start
+
+    def holds(self, start: int, size: int) -> bool:
+        """Whether all of these bytes are free."""
+        at = bisect_right(self._starts, start) - 1
+        return at >= 0 and self._starts[at] + self._sizes[self._starts[at]] >= start + size
+
+    def cut(self, start: int, size: int) -> None:
+        """Make these bytes, all of which are free, free no more."""
+        span = self._starts[bisect_right(self._starts, start) - 1]
+        end = span + self._remove(span)
+        if span < start:
+            self._insert(span, start - span)
+        if start + size < end:
+            self._insert(start + size, end - start - size)
 
     def give(self, start: int, size: int) -> None:
         """Make ``size`` bytes at ``start`` free."""
@@ -40,7 +67,7 @@ class FreeList:
         self._insert(start, size)
 
     def tail(self, end: int) -> int:
-        """Bytes free directly below offset ``end``."""
+        """Bytes free directly below ``end``."""
         if self._starts and self._starts[-1] + self._sizes[self._starts[-1]] == end:
             return self._sizes[self._starts[-1]]
         return 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from breakgraph.errors import BreakgraphError
 from breakgraph.memory import Cell, copy_output
+from breakgraph.segments.callers import site
 from breakgraph.segments.destinations import IN_PLACE, INFER, Destination
 from breakgraph.segments.state import here
 
@@ -19,8 +18,6 @@ __all__ = ["BARE", "BreakPoint", "break_graph", "break_here", "break_point"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_PACKAGE = str(Path(__file__).parent.parent)
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def break_point(
             capture = here.capture
             if capture is None or not capture.selects(tag):
                 return point.call_plainly(args, kwargs)
-            return capture.record(point, args, kwargs, _site())
+            return capture.record(point, args, kwargs, site())
 
         return call
 
@@ -149,14 +146,14 @@ def break_here(fn: Callable[..., Any], dst: Any, /, *args: Any, **kwargs: Any) -
     capture = here.capture
     if capture is None or not capture.selects(None):
         return point.call_plainly(args, kwargs)
-    return capture.record(point, args, kwargs, _site())
+    return capture.record(point, args, kwargs, site())
 
 
 def break_graph() -> None:
     """A bare break: end the segment and begin the next. Outside a capture it does nothing."""
     capture = here.capture
     if capture is not None and capture.selects(None):
-        capture.record(BARE, (), {}, _site())
+        capture.record(BARE, (), {}, site())
 
 
 def _nothing() -> None:
@@ -200,11 +197,3 @@ def _refuse_unknown(function: Callable[..., Any], names: tuple[str, ...]) -> Non
                 why="writes= and out= name the parameters through which a break writes",
                 remedy=f"choose from {', '.join(parameters) or 'none: it takes no arguments'}",
             )
-
-
-def _site() -> str:
-    """``file:line`` of the nearest caller outside the package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -12,24 +12,23 @@ import threading
 __all__ = ["pause_collector", "resume_collector"]
 
 _lock = threading.Lock()
-_open = 0
+_open: set[object] = set()
 _was_enabled = False
 
 
-def pause_collector() -> None:
-    """Count one more open capture; the first one switches automatic collection off."""
-    global _open, _was_enabled
+def pause_collector(capture: object) -> None:
+    """One more capture is open; the first one switches automatic collection off."""
+    global _was_enabled
     with _lock:
         if not _open:
             _was_enabled = gc.isenabled()
-            gc.disable()
-        _open += 1
+        _open.add(capture)
+        gc.disable()
 
 
-def resume_collector() -> None:
-    """Count one fewer; the last one restores what was found."""
-    global _open
+def resume_collector(capture: object) -> None:
+    """A capture is open no more, if it was; the last one restores what was found."""
     with _lock:
-        _open -= 1
-        if not _open and _was_enabled:
+        if _open == {capture} and _was_enabled:
             gc.enable()
+        _open.discard(capture)

@@ -33,4 +33,5 @@ def current_forward() -> Any:
 
 def current_valid_rows() -> int | None:
     """``valid_rows`` of the replay under way in this thread; None outside one, and where none was given."""
-    return here.replays[-1].valid_rows if here.replays else None
+    running = here.replay
+    return running.valid_rows if running is not None else None

@@ -69,6 +69,7 @@ class Ownership:
     """
 
     def __init__(self, driver: Driver, arena: Arena, capture: int) -> None:
+        self.inferred: set[int] = set()  # generations of the blocks that `infer` made
         self._driver, self._arena, self._capture = driver, arena, capture
 
     def framework(self, obj: object) -> Framework | None:
@@ -107,6 +108,7 @@ class Ownership:
                 return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
             region = framework.view(leaf)
             block = self._arena.allocate(region.nbytes)
+            self.inferred.add(block.generation)
             made.append(framework.like(leaf, Region.contiguous_at(block.ptr, region.shape, region.dtype), block))
             return made[-1]
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
-import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle, stream_handle
+from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.frameworks import Framework
+from breakgraph.memory import Arena
+from breakgraph.memory.turn import Owner
+from breakgraph.segments.accounts import GraphMemory, readable, report
 from breakgraph.segments.context import current_forward
-from breakgraph.segments.holdings import Holdings, in_context
-from breakgraph.segments.state import GraphState, Running, Step, here, is_capturing
+from breakgraph.segments.holdings import Holdings
+from breakgraph.segments.state import Exclusive, GraphState, Running, Step, here, is_capturing
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams, refuse_capturing
+from breakgraph.segments.survivors import Survivor
 
 __all__ = ["BreakableGraph"]
 
@@ -42,18 +48,21 @@ class BreakableGraph:
         What the capture failed with, in state ``failed``.
     replays
         How many replays have run to their end.
+    survivors
+        Arrays made in its segments that were alive when the capture closed (C18).
     """
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name
         self.error: BaseException | None = None
         self.replays = 0
+        self.survivors: tuple[Survivor, ...] = ()
         self._state = GraphState.EMPTY
         self._stream: int | None = None
         self._holdings: Holdings | None = None
         self._frameworks: tuple[Framework, ...] = ()
         self._needs_context = False
-        self._busy = threading.Lock()
+        self._busy = Exclusive()
 
     # what it is -----------------------------------------------------------------------------------------
     @property
@@ -84,13 +93,36 @@ class BreakableGraph:
         """The origin stream of its capture."""
         return None if self._stream is None else StreamHandle(self._stream)
 
+    @property
+    def arena(self) -> Arena | None:
+        """The arena that its segments use; None where it holds no capture."""
+        return self._holdings.arena if self._holdings else None
+
+    @property
+    def memory(self) -> GraphMemory:
+        """What it costs, in bytes."""
+        holdings = self._holdings
+        if holdings is None or (footprint := holdings.footprint) is None:
+            return GraphMemory()
+        return GraphMemory(
+            allocated=sum(segment.allocated for segment in self.segments),
+            footprint=footprint.nbytes,
+            live=sum(block.nbytes for block in holdings.arena.blocks_of(footprint.capture)),
+            outputs=holdings.output_bytes,
+            execs=holdings.exec_bytes,
+        )
+
+    def report(self) -> str:
+        """A table of its steps and its memory, for a terminal."""
+        return report(self)
+
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         if not self.captured:
             return f"<BreakableGraph{name}: {self.state}>"
         counts = ((len(self.segments), "segment"), (len(self.breaks), "break"), (self.replays, "replay"))
         told = ", ".join(f"{number} {what}{'s' * (number != 1)}" for number, what in counts)
-        return f"<BreakableGraph{name}: {told}>"
+        return f"<BreakableGraph{name}: {told}, {readable(self.memory.footprint)} of the arena>"
 
     # replay ---------------------------------------------------------------------------------------------
     def replay(self, *, stream: object = None, valid_rows: int | None = None) -> None:
@@ -114,13 +146,14 @@ class BreakableGraph:
         """
         holdings = self._replayable(valid_rows)
         holdings.arena.check_turn()
-        if not self._busy.acquire(blocking=False):
-            raise CaptureStateError(
-                f"{self!r} is being replayed by another thread",
-                why="both would write the same arrays (C24)",
-                remedy="replay it in turn, or capture one graph for each thread",
-            )
+        owner = Owner()
         try:
+            if not self._busy.take(owner):
+                raise CaptureStateError(
+                    f"{self!r} is being replayed by another thread",
+                    why="both would write the same arrays (C24)",
+                    remedy="replay it in turn, or capture one graph for each thread",
+                )
             if self._holdings is not holdings:  # another thread reset it, or captured into it, meanwhile
                 holdings = self._replayable(valid_rows)
             with in_context(holdings.driver, holdings.context):
@@ -130,7 +163,7 @@ class BreakableGraph:
                         step.run(running)
             self.replays += 1
         finally:
-            self._busy.release()
+            self._busy.give(owner)
 
     def _replayable(self, valid_rows: int | None) -> Holdings:
         holdings = self._holdings
@@ -184,21 +217,22 @@ class BreakableGraph:
     def _turn(holdings: Holdings, running: Running) -> Iterator[None]:
         """The arena is ours from the first step to the last (C25)."""
         arena = holdings.arena
-        arena.acquire(running.stream)
-        here.replays.append(running)
         try:
-            yield
-        except BaseException as error:
+            arena.acquire(running, running.stream)
+            here.replays.append(weakref.ref(running))
             try:
+                yield
+            except BaseException as error:
+                try:
+                    arena.record_use(running.stream)
+                except BreakgraphError as second:
+                    error.add_note(f"the end of this replay could not be marked on its stream: {second.what}")
+                raise
+            else:
                 arena.record_use(running.stream)
-            except BreakgraphError as second:
-                error.add_note(f"the end of this replay could not be marked on its stream: {second.what}")
-            raise
-        else:
-            arena.record_use(running.stream)
         finally:
-            here.replays.pop()
-            arena.release()
+            here.replays = [one for one in here.replays if one() is not running]
+            arena.release(running)
 
     @contextmanager
     def _current_stream(self, stream: int) -> Iterator[None]:
@@ -206,6 +240,38 @@ class BreakableGraph:
             for framework in self._frameworks:
                 scopes.enter_context(framework.stream_scope(stream))
             yield
+
+    # what outlives a replay -------------------------------------------------------------------------------
+    def output(self, value: Any) -> Any:
+        """Inside the capture: arrays of this graph's own, into which every replay copies those of ``value``.
+
+        What a forward returns lies in the arena, and is overwritten when a graph that shares the arena is captured or
+        replayed. What this returns stays valid until the next replay of this graph, and while the arena sleeps.
+
+        Parameters
+        ----------
+        value
+            An array, or a tuple, list, mapping, dataclass or object that holds arrays.
+
+        Returns
+        -------
+        value
+            Of the same form, with a contiguous array in place of each array; the value itself while the graph is inert.
+
+        Raises
+        ------
+        CaptureStateError
+            Outside this graph's capture scope, or in a break.
+        """
+        if self._state is GraphState.INERT:
+            return value
+        if here.capture is None or here.capture.graph is not self:
+            raise CaptureStateError(
+                f"an output of {self!r} was declared outside its capture scope",
+                why="the copy is a node of its segments",
+                remedy="declare it in the with block, where the forward returns: y = graph.output(forward(x))",
+            )
+        return here.capture.output(value)
 
     # its end --------------------------------------------------------------------------------------------
     def keep(self, *objects: object) -> None:
@@ -238,17 +304,19 @@ class BreakableGraph:
         if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
             why, remedy = _WHY_NOT[self._state]
             raise CaptureStateError(f"{self!r} cannot be emptied", why=why, remedy=remedy)
-        if not self._busy.acquire(blocking=False):
-            raise CaptureStateError(
-                f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
-            )
+        owner = Owner()
         try:
+            if not self._busy.take(owner):
+                raise CaptureStateError(
+                    f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
+                )
             if forget and self._holdings is not None:
                 self._holdings.forget()
             notes = self._let_go()
             self._state, self.error, self.replays, self._stream = state, None, 0, None
+            self.survivors = ()
         finally:
-            self._busy.release()
+            self._busy.give(owner)
         if notes:
             raise BreakgraphError("; ".join(notes), remedy="abandon() a graph whose context is gone before it ends")
 
@@ -281,8 +349,9 @@ class BreakableGraph:
         self._stream = stream
         self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
 
-    def finish(self, *, needs_context: bool) -> None:
+    def finish(self, *, needs_context: bool, survivors: tuple[Survivor, ...]) -> None:
         self._needs_context = needs_context
+        self.survivors = survivors
         self._state = GraphState.CAPTURED
 
     def become_inert(self) -> None:

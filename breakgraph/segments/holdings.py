@@ -10,11 +10,13 @@ from functools import partial
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
+from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphWarning, DriverError
-from breakgraph.memory import Arena
+from breakgraph.memory import Arena, Footprint
+from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
 from breakgraph.segments.state import Step
 
-__all__ = ["Holdings", "attempt", "in_context"]
+__all__ = ["Holdings", "attempt"]
 
 
 def attempt(notes: list[str], what: str, call: Callable[[], object]) -> bool:
@@ -30,62 +32,74 @@ def attempt(notes: list[str], what: str, call: Callable[[], object]) -> bool:
     return False
 
 
-class in_context:  # noqa: N801 - used as a guard: with in_context(driver, context): ...
-    """Make a context current inside the block, if it is not already (C31)."""
-
-    __slots__ = ("_context", "_driver", "_pushed")
-
-    def __init__(self, driver: Driver, context: int) -> None:
-        self._driver, self._context, self._pushed = driver, context, False
-
-    def __enter__(self) -> None:
-        if self._driver.ctx_get_current() != self._context:
-            self._driver.ctx_push_current(self._context)
-            self._pushed = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._pushed:
-            self._driver.ctx_pop_current()
-
-
 class Holdings:
     """Owns graph and exec handles and destroys each exactly once (C27); keeps objects alive until then.
 
     It outlives its graph by a moment: the graph's finalizer calls `release`.
     """
 
-    def __init__(self, driver: Driver, context: int, arena: Arena) -> None:
+    def __init__(
+        self, driver: Driver, context: int, arena: Arena, *, footprint: Footprint, cache: ExecCache | None = None
+    ) -> None:
+        self._pid = os.getpid()
+        self.graphs: list[int] = []
+        self._execs: list[Exec | SharedExec] = []
         self.driver = driver
         self.context = context
         self.arena = arena
+        self.footprint: Footprint | None = footprint
         self.steps: list[Step] = []
         self.kept: list[object] = []
-        self._graphs: list[int] = []
-        self._execs: list[int] = []
-        self._pid = os.getpid()
+        self.output_bytes = 0
+        self.exec_bytes = 0
+        self._cache = cache
+        self._token = object()
 
-    def own_graph(self, graph: int) -> int:
-        self._graphs.append(graph)
-        return graph
+    # execs ----------------------------------------------------------------------------------------------
+    @property
+    def shares_execs(self) -> bool:
+        """Whether the capture was given an `ExecCache`."""
+        return self._cache is not None
 
-    def own_exec(self, graph_exec: int) -> int:
-        self._execs.append(graph_exec)
-        return graph_exec
+    def make_exec(self, segment: HasGraph, kind: Topology | None = None) -> Exec | SharedExec:
+        """An exec for a segment: one that the cache has for its topology, or a new one."""
+        driver, cache = self.driver, self._cache
+        with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+            if cache is not None and kind is not None:
+                found = cache.find(driver, self.context, kind, segment, self._token, self._execs)
+                if found is not None:
+                    return self._own(found)
+            before, _ = driver.mem_get_info()
+            if cache is not None and kind is not None:
+                made = self._own(cache.add(driver, self.context, kind, self._token))
+            else:
+                made = self._own(Exec(driver))
+            made.instantiate(segment)
+            self.exec_bytes += max(before - driver.mem_get_info()[0], 0)
+        return made
 
+    def _own(self, made: Exec | SharedExec) -> Exec | SharedExec:
+        self._execs.append(made)
+        return made
+
+    # the end --------------------------------------------------------------------------------------------
     def forget(self) -> None:
         """Let go of the handles without a driver call: their context is gone."""
-        self._graphs.clear()
+        self.graphs.clear()
+        for one in self._execs:
+            one.let_go(self._token)
         self._execs.clear()
 
     def release(self) -> list[str]:
         """Destroy everything once the last replay is done with it. Returns what could not be destroyed."""
         notes: list[str] = []
-        if os.getpid() == self._pid and not sys.is_finalizing() and (self._graphs or self._execs):
-            left = f"destroying {len(self._execs)} execs and {len(self._graphs)} graphs"
+        if os.getpid() == self._pid and not sys.is_finalizing() and (self.graphs or self._execs):
+            left = f"destroying {len(self._execs)} execs and {len(self.graphs)} graphs"
             attempt(notes, left, lambda: self._destroy(notes))
         self.forget()
         self.steps.clear()
         self.kept.clear()
+        self.footprint = None
         return notes
 
     def _destroy(self, notes: list[str]) -> None:
@@ -94,13 +108,21 @@ class Holdings:
             attempt(notes, "waiting for the last replay", self.arena.wait)
             with drivers.relaxed(driver):  # also inside somebody's capture (C8)
                 while self._execs:
-                    graph_exec = self._execs.pop()
-                    attempt(notes, f"destroying exec {graph_exec:#x}", partial(driver.graph_exec_destroy, graph_exec))
-                while self._graphs:
-                    graph = self._graphs.pop()
+                    one = self._execs.pop()
+                    if (destroy := one.let_go(self._token)) is not None:
+                        attempt(notes, f"destroying exec {one.handle:#x}", destroy)
+                while self.graphs:
+                    graph = self.graphs.pop()
                     attempt(notes, f"destroying graph {graph:#x}", partial(driver.graph_destroy, graph))
+
+    def __del__(self) -> None:  # what an interrupt left of a release
+        if not sys.is_finalizing() and hasattr(self, "_token"):
+            self.release_quietly()
 
     def release_quietly(self) -> None:
         """`release` for a destructor, which can only warn."""
+        self.driver.finalize(self._release_and_warn)
+
+    def _release_and_warn(self) -> None:
         for note in self.release():
             warnings.warn(note, BreakgraphWarning, stacklevel=2)

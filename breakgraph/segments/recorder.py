@@ -16,10 +16,12 @@ from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
 from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureFailed, DriverError, NotCopyable
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
+from breakgraph.memory.array_copy import ArrayCopy
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
+from breakgraph.segments.execs import topology
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.steps import Break, Segment
 
@@ -50,18 +52,18 @@ class Options:
 class Recorder:
     """Records steps into a graph's `Holdings`, which own every handle from the moment it exists."""
 
-    def __init__(
-        self, holdings: Holdings, frameworks: Iterable[Framework], stream: int, options: Options, capture: int
-    ) -> None:
+    def __init__(self, holdings: Holdings, frameworks: Iterable[Framework], stream: int, options: Options) -> None:
         self.phase = Phase.BETWEEN
         self.context_published = current_forward() is not None
         self.nodes = 0
+        footprint = holdings.footprint
+        assert footprint is not None  # until the holdings are released
         self._holdings = holdings
         self._driver = holdings.driver
         self._frameworks = tuple(frameworks)
         self._stream = stream
         self._options = options
-        self._ownership = Ownership(self._driver, holdings.arena, capture)
+        self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
         self._claims = Claims(self._ownership)
         self._breaks = 0
 
@@ -73,6 +75,7 @@ class Recorder:
 
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
+        self._holdings.arena.begin_segment(self._stream)
         self.phase = Phase.SEGMENT
 
     def end_segment(self) -> None:
@@ -83,15 +86,20 @@ class Recorder:
         driver, holdings = self._driver, self._holdings
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                graph = holdings.own_graph(driver.stream_end_capture(self._stream))
+                holdings.graphs.append(driver.stream_end_capture(self._stream))
+                graph = holdings.graphs[-1]
                 self.phase = Phase.BETWEEN
+                used = holdings.arena.end_segment()
                 nodes = driver.graph_get_nodes(graph)
-                self._refuse_allocations(nodes)
-                graph_exec = holdings.own_exec(driver.graph_instantiate(graph)) if nodes else 0
+                kinds = tuple(map(driver.graph_node_get_type, nodes))
+                self._refuse_allocations(kinds)
+                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), used)
+                if nodes:
+                    kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
+                    segment.give_exec(holdings.make_exec(segment, kind), holdings.make_exec)
         except DriverError as error:
             error.where = error.where or self.here
             raise
-        segment = Segment(driver, len(holdings.steps) - self._breaks, graph, graph_exec, len(nodes))
         holdings.steps.append(segment)
         self.nodes += len(nodes)
         if self._options.execute:
@@ -105,8 +113,7 @@ class Recorder:
                 f"{segments} segments were recorded around {self._breaks} breaks", why="a step was lost (C2)"
             )
 
-    def _refuse_allocations(self, nodes: tuple[int, ...]) -> None:
-        kinds = [self._driver.graph_node_get_type(node) for node in nodes]
+    def _refuse_allocations(self, kinds: tuple[NodeType, ...]) -> None:
         left = kinds.count(NodeType.MEM_ALLOC) - kinds.count(NodeType.MEM_FREE)
         if left > 0:
             raise CaptureFailed(
@@ -122,7 +129,7 @@ class Recorder:
             if self._driver.stream_is_capturing(self._stream) == CaptureStatus.NONE:
                 return
             try:
-                self._holdings.own_graph(self._driver.stream_end_capture(self._stream))
+                self._holdings.graphs.append(self._driver.stream_end_capture(self._stream))
             except DriverError:
                 if self._driver.stream_is_capturing(self._stream) != CaptureStatus.NONE:
                     raise
@@ -136,6 +143,38 @@ class Recorder:
             return self._driver.stream_is_capturing(self._stream) == CaptureStatus.INVALIDATED
         except DriverError:
             return False
+
+    # memory ---------------------------------------------------------------------------------------------
+    @property
+    def inferred(self) -> frozenset[int]:
+        """Generations of the arena blocks that are destinations of breaks."""
+        return frozenset(self._ownership.inferred)
+
+    def address(self, obj: object) -> int | None:
+        """Where a device array lies; None for any other object."""
+        framework = self._ownership.framework(obj)
+        return framework.view(obj).ptr if framework is not None else None
+
+    def output(self, value: Any) -> Any:
+        """The value with its arrays copied, in this segment, into memory of the graph's own."""
+        self._holdings.arena.join_forks()  # they may have been written on other streams
+
+        def copied(leaf: Any) -> Any:
+            array = leaf.array if isinstance(leaf, Cell) else leaf
+            framework = self._ownership.framework(array)
+            if framework is None:
+                return leaf
+            source = framework.view(array)
+            with framework.outside_scope(), drivers.relaxed(self._driver):
+                memory = framework.namespace().empty(source.shape, source.dtype)
+            region = framework.view(memory)
+            made = framework.like(array, region, memory)
+            ArrayCopy(framework, made, region, array, source).run(self._stream)
+            self._holdings.kept.append(made)
+            self._holdings.output_bytes += region.nbytes
+            return made
+
+        return tree.rebuild(value, copied, objects=True, is_leaf=self._ownership.is_storage)
 
     # breaks ---------------------------------------------------------------------------------------------
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:

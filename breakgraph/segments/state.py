@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from breakgraph.driver import Driver, StreamHandle
 
 if TYPE_CHECKING:
-    from breakgraph.segments.capture import Capture
+    from breakgraph.segments.open_capture import Capture
 
-__all__ = ["GraphState", "Running", "Step", "current_stream", "here", "is_capturing"]
+__all__ = ["Exclusive", "GraphState", "Running", "Step", "current_stream", "here", "is_capturing"]
 
 
 class GraphState(enum.StrEnum):
@@ -26,7 +27,7 @@ class GraphState(enum.StrEnum):
     CLOSED = "closed"
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """One replay under way."""
 
@@ -34,6 +35,31 @@ class Running:
     stream: int
     valid_rows: int | None = None
     inside: Capture | None = None  #: the capture in one of whose breaks it runs
+
+
+class Exclusive:
+    """A right that one owner has at a time, as long as the owner lives.
+
+    Giving back what one does not have is nothing, so an owner can promise to give it back before it takes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._owner: weakref.ref[object] | None = None
+
+    def take(self, owner: object) -> bool:
+        """Whether ``owner`` has it now. Never waits."""
+        with self._lock:
+            holder = self._owner() if self._owner is not None else None
+            if holder is None:
+                self._owner = weakref.ref(owner)
+            return holder is None or holder is owner
+
+    def give(self, owner: object) -> None:
+        """``owner`` has it no more, if it had it."""
+        with self._lock:
+            if self._owner is not None and self._owner() is owner:
+                self._owner = None
 
 
 class Step(Protocol):
@@ -45,8 +71,17 @@ class Step(Protocol):
 class _Here(threading.local):
     def __init__(self) -> None:
         self.capture: Capture | None = None
-        self.replays: list[Running] = []
+        self.replays: list[weakref.ref[Running]] = []  # weakly: a replay that was interrupted is under way no more
         self.contexts: list[Any] = []
+
+    @property
+    def replay(self) -> Running | None:
+        """The innermost replay under way."""
+        while self.replays:
+            if (running := self.replays[-1]()) is not None:
+                return running
+            self.replays.pop()
+        return None
 
 
 here = _Here()  #: the calling thread's own (C4, C19)
@@ -59,6 +94,7 @@ def is_capturing() -> bool:
 
 def current_stream() -> StreamHandle | None:
     """The stream that work belongs on now: in a segment, in a break, at replay; else None."""
-    if here.replays and here.replays[-1].inside is here.capture:  # the replay is the inner one of the two
-        return StreamHandle(here.replays[-1].stream)
+    running = here.replay
+    if running is not None and running.inside is here.capture:  # the replay is the inner one of the two
+        return StreamHandle(running.stream)
     return None if here.capture is None else StreamHandle(here.capture.stream)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from breakgraph import frameworks
-from breakgraph.driver import Driver
-from breakgraph.memory import Landing
+from breakgraph.errors import DriverError, ExecUpdateRefused
+from breakgraph.memory import Landing, SegmentUse
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import Landed
+from breakgraph.segments.execs import Exec, HasGraph, SharedExec
 from breakgraph.segments.padding import zero_rows_from
 from breakgraph.segments.state import Running
 
@@ -26,22 +27,49 @@ class Segment:
         Its place among the segments.
     nodes
         Number of graph nodes.
-    exec
-        Handle of the ``CUgraphExec``; 0 for a segment without nodes, which is never launched (C23).
+    graph
+        Handle of the captured ``CUgraph``.
+    allocations, allocated
+        How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
 
-    __slots__ = ("_driver", "exec", "graph", "index", "nodes")
+    __slots__ = ("__weakref__", "_exec", "_make_exec", "allocated", "allocations", "graph", "index", "nodes")
 
-    def __init__(self, driver: Driver, index: int, graph: int, graph_exec: int, nodes: int) -> None:
-        self._driver = driver
+    def __init__(self, index: int, graph: int, nodes: int, used: SegmentUse) -> None:
         self.index = index
         self.graph = graph
-        self.exec = graph_exec
         self.nodes = nodes
+        self.allocations, self.allocated = used
+        self._exec: Exec | SharedExec | None = None
+        self._make_exec: Callable[[HasGraph], Exec | SharedExec] | None = None
+
+    @property
+    def exec(self) -> int:
+        """Handle of the ``CUgraphExec``; 0 for a segment without nodes, which is never launched (C23)."""
+        return self._exec.handle if self._exec else 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether its exec comes from an `ExecCache`."""
+        return self._exec is not None and self._exec.shared
+
+    def give_exec(self, made: Exec | SharedExec, another: Callable[[HasGraph], Exec | SharedExec]) -> None:
+        """Take an exec; ``another`` makes one of its own, for when a shared one cannot be given its parameters."""
+        self._exec, self._make_exec = made, another
 
     def launch(self, stream: int) -> None:
-        if self.exec:
-            self._driver.graph_launch(self.exec, stream)
+        if self._exec is None:
+            return
+        try:
+            try:
+                self._exec.launch(self, stream)
+            except ExecUpdateRefused:
+                assert self._make_exec is not None  # comes with the exec
+                self._exec = self._make_exec(self)
+                self._exec.launch(self, stream)
+        except DriverError as error:
+            error.where = error.where or f"segment {self.index}"
+            raise
 
     def run(self, running: Running) -> None:
         self.launch(running.stream)

@@ -1,0 +1,84 @@
+"""What one capture asked of its arena: how much in each segment, and which bytes over all of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import count
+from typing import NamedTuple
+
+from breakgraph.memory.blocks import BlockInfo
+
+__all__ = ["Footprint", "SegmentUse"]
+
+_captures = count(1)
+
+
+class SegmentUse(NamedTuple):
+    """What one segment asked for: how many blocks, how many bytes; a block handed on counts each time."""
+
+    allocations: int
+    nbytes: int
+
+
+class Footprint:
+    """Filled by the arena while the capture holds it.
+
+    Attributes
+    ----------
+    capture
+        A number never used twice in the process; by it a block tells which capture it was made in.
+    label
+        What messages call the graph.
+    segments
+        What each segment ended so far asked for.
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self.capture = next(_captures)
+        self.label = label
+        self.segments: list[SegmentUse] = []
+        self._open = SegmentUse(0, 0)
+        self._blocks: dict[int, int] = {}  # address: bytes, the most at that address
+        self._spans: list[tuple[int, int]] | None = None
+
+    @property
+    def segment(self) -> int:
+        """Index of the segment that is being captured, or that comes next."""
+        return len(self.segments)
+
+    def note(self, block: BlockInfo) -> None:
+        """A block was made for this capture."""
+        self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
+        for ptr, nbytes in block.spans:
+            self._blocks[ptr] = max(nbytes, self._blocks.get(ptr, 0))
+        self._spans = None
+
+    def end_segment(self) -> SegmentUse:
+        """Close the account of a segment; what comes next counts for the following one."""
+        ended, self._open = self._open, SegmentUse(0, 0)
+        self.segments.append(ended)
+        return ended
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First byte and the one past the last of each range ever used, sorted and disjoint."""
+        if self._spans is None:
+            merged: list[tuple[int, int]] = []
+            for ptr, nbytes in sorted(self._blocks.items()):
+                if merged and ptr <= merged[-1][1]:
+                    merged[-1] = (merged[-1][0], max(merged[-1][1], ptr + nbytes))
+                else:
+                    merged.append((ptr, ptr + nbytes))
+            self._spans = merged
+        return self._spans
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arena that it uses, each counted once."""
+        return sum(end - start for start, end in self.spans)
+
+    def covers(self, ptr: int, nbytes: int) -> bool:
+        """Whether any of these bytes were ever its own."""
+        spans = self.spans
+        at = bisect_right(spans, (ptr + nbytes - 1, 1 << 63)) - 1
+        return at >= 0 and spans[at][1] > ptr

@@ -1,0 +1,291 @@
+"""One open capture: what it has changed in the thread and on the device, and how that is undone (C1, C5, C6)."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from breakgraph import frameworks as libraries
+from breakgraph.driver import Driver
+from breakgraph.driver.contexts import restore_context
+from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureStateError
+from breakgraph.frameworks import Framework
+from breakgraph.frameworks.base import Allocate, Block
+from breakgraph.memory import Arena, Footprint, default_arena
+from breakgraph.segments.break_points import BreakPoint
+from breakgraph.segments.callers import site
+from breakgraph.segments.collector import pause_collector, resume_collector
+from breakgraph.segments.execs import ExecCache
+from breakgraph.segments.graph import BreakableGraph
+from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.recorder import Options, Phase, Recorder
+from breakgraph.segments.state import here
+from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, workplace
+from breakgraph.segments.survivors import find_survivors, out_of_reach
+
+__all__ = ["Capture"]
+
+
+class Capture:
+    """One open capture: what it has changed in the thread and on the device, and how that is undone."""
+
+    def __init__(
+        self,
+        graph: BreakableGraph,
+        driver: Driver,
+        options: Options,
+        break_on: frozenset[str] | None,
+        execs: ExecCache | None,
+    ) -> None:
+        self.stream = 0
+        self.graph = graph
+        self.over = False  # everything is undone, and the graph knows what has become of it
+        self._driver = driver
+        self._options = options
+        self._break_on = break_on
+        self._execs = execs
+        self._context = 0
+        self._footprint = Footprint()
+        self._arena: Arena | None = None
+        self._thread = threading.get_ident()
+        self._recorder: Recorder | None = None
+        self._named_frameworks = False
+        self._lost: BaseException | None = None
+        self._interrupt: BaseException | None = None  # came while leaving
+        self._frameworks: tuple[Framework, ...] = ()
+        self._allocators = ExitStack()
+        self._undo: list[tuple[str, Callable[[], object]]] = []
+
+    # asked at every break point ---------------------------------------------------------------------------
+    @property
+    def in_segment(self) -> bool:
+        return self._recorder is not None and self._recorder.phase is Phase.SEGMENT
+
+    def selects(self, tag: str | None) -> bool:
+        """Whether a break point with ``tag`` splits the forward here and now (C9, C20)."""
+        return self.in_segment and (self._break_on is None or tag in self._break_on)
+
+    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
+        """Run a break point as a break. Whatever it raises has lost a part of the forward (C6)."""
+        assert self._recorder is not None  # selects() was true
+        try:
+            return self._recorder.record(point, args, kwargs, site)
+        except BaseException as error:
+            self._lose(error)
+            raise
+
+    def output(self, value: Any) -> Any:
+        """See `BreakableGraph.output`."""
+        if self._recorder is None or self._recorder.phase not in (Phase.SEGMENT, Phase.LOST):
+            raise CaptureStateError(
+                f"an output of {self.graph!r} was declared in a break",
+                why="a break is no part of a segment, so replay would not copy the output again",
+                remedy="declare it in the forward, after the break has returned",
+            )
+        return value if self._recorder.phase is Phase.LOST else self._recorder.output(value)
+
+    def _lose(self, error: BaseException) -> None:
+        assert self._recorder is not None
+        notes: list[str] = []
+        self._recorder.abandon_segment(notes)
+        self._recorder.phase = Phase.LOST
+        self._lost = error
+        _add_notes(error, notes)
+
+    # entering ---------------------------------------------------------------------------------------------
+    def enter(self, stream: object, arena: Arena | None, framework_names: Iterable[str] | None) -> None:
+        try:
+            self._enter(stream, arena, framework_names)
+        except BaseException as error:
+            self.drain(error, refused=isinstance(error, CaptureStateError))
+            raise
+
+    def drain(self, error: BaseException, *, refused: bool = False) -> None:
+        """Undo whatever was done. Where the capture was ``refused``, the graph is as it was; else it has failed."""
+        notes: list[str] = []
+        if self._recorder is not None:
+            self._recorder.abandon_segment(notes)
+        notes += self._unwind()
+        if not refused:
+            notes += self.graph.fail(error)
+        self.over = True
+        _add_notes(error, notes)
+
+    def _enter(self, stream: object, arena: Arena | None, framework_names: Iterable[str] | None) -> None:
+        driver = self._driver
+        context = self._context = driver.ensure_context()
+        self._frameworks = libraries.taking_part(driver, framework_names)
+        self._named_frameworks = framework_names is not None
+        for framework in self._frameworks:
+            framework.check_context(driver)
+        place = workplace(driver, context)
+        self.stream = place.stream.handle if stream is None else chosen_stream(driver, stream)
+        refuse_capturing(driver, self.stream, "captured")
+        callers = [one for one in framework_streams(driver, self._frameworks) if one != self.stream]
+        for caller in callers:
+            refuse_capturing(driver, caller, "waited for")
+        arena = arena if arena is not None else default_arena(driver, context)
+        if not arena.belongs_to(driver, context):
+            raise CaptureStateError(
+                "the arena belongs to another driver or context than the current one",
+                why="its memory was mapped for the context that was current when it was made (C31)",
+                remedy="make the arena where the capture runs",
+            )
+        # What undoes a step is promised before the step, so that an interrupt in between loses nothing.
+        self._arena = arena
+        self._footprint.label = self.graph.name or f"the graph captured at {site()}"
+        self._undo.append(("", partial(arena.release, self)))
+        arena.acquire(self, self.stream, self._footprint)
+        self._undo.append(("marking the arena's last use", lambda: arena.record_use(self.stream)))
+        self._undo.append(("", partial(resume_collector, self)))
+        pause_collector(self)
+        for caller in callers:
+            place.order(driver, before=caller, after=self.stream)
+            self._undo.append((f"letting stream {caller:#x} wait", partial(place.order, driver, self.stream, caller)))
+        self._enter_frameworks(arena)
+        self._undo.append(("", self._vacate))
+        here.capture = self
+        holdings = Holdings(driver, context, arena, footprint=self._footprint, cache=self._execs)
+        self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
+        self.graph.begin(holdings, self._frameworks, self.stream)
+        self._recorder.begin_segment()
+
+    def _enter_frameworks(self, arena: Arena) -> None:
+        for framework in self._frameworks:
+            scope = ExitStack()
+            self._undo.append(("", scope.close))
+            scope.enter_context(framework.stream_scope(self.stream))
+        self._undo.append(("", self._allocators.close))
+        for framework in self._frameworks:
+            self._allocators.enter_context(framework.allocator_scope(_allocator(arena, framework)))
+
+    def _vacate(self) -> None:
+        if here.capture is self:
+            here.capture = None
+
+    # leaving ----------------------------------------------------------------------------------------------
+    def leave(self, error: BaseException | None) -> None:
+        if threading.get_ident() != self._thread:
+            raise CaptureStateError(
+                "a capture scope was left by another thread than the one that entered it",
+                why="the capture, and the current streams and allocators it has set, are that thread's",
+                remedy="leave it there; it is still open",
+            )
+        recorder = self._recorder
+        assert recorder is not None  # enter() has succeeded
+        failure = error or self._lost
+        notes: list[str] = []
+        try:
+            attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
+            if failure is None:
+                recorder.end_segment()
+                recorder.check_whole()
+            elif self._lost is None:
+                self._explain(recorder, failure)
+        except BaseException as end_error:
+            failure = failure or end_error
+        if failure is not None:
+            self._undo.append(("", partial(recorder.abandon_segment, notes)))
+        notes += self._unwind()
+        if failure is None:
+            failure = self._interrupt
+        if failure is None and notes:
+            failure = CaptureFailed("the capture could not be closed", why="; ".join(notes))
+        if failure is not None:
+            self._fail(error, failure, notes)
+            return
+        assert self._arena is not None
+        survivors = find_survivors(self._arena, self._footprint, recorder.inferred)
+        self._arena.remember(self._footprint)
+        self.graph.finish(needs_context=recorder.context_published, survivors=survivors)
+        self.over = True
+        self._warn(recorder)
+
+    def _fail(self, error: BaseException | None, failure: BaseException, notes: list[str]) -> None:
+        """Leave a failed graph. The body's own exception goes on unmasked; a swallowed one is raised from."""
+        notes += self.graph.fail(self._lost or failure)
+        self.over = True
+        _add_notes(error or failure, notes)
+        if error is not None:
+            return
+        if isinstance(failure, CaptureFailed) or not isinstance(failure, Exception):
+            raise failure
+        raise CaptureFailed(
+            f"the capture of {self.graph!r} is not whole: {failure}",
+            why="a segment or a break was lost, and replay would leave that part of the forward out (C6)",
+            remedy="mend the cause; let exceptions of breaks leave the capture scope",
+        ) from failure
+
+    def _unwind(self) -> list[str]:
+        """Undo what entering did, last first; each step is tried whatever became of the one before."""
+        notes: list[str] = []
+        interrupted: object = None
+        while self._undo:
+            step = what, undo = self._undo[-1]
+            try:
+                attempt(notes, what, undo)
+            except Exception as error:
+                notes.append(f"{what or 'leaving the capture'} failed: {error!r}")
+            except BaseException as error:  # an interrupt must not stop the unwinding: the step is made once more
+                self._interrupt = error
+                if interrupted is not step:
+                    interrupted = step
+                    continue
+            self._undo.pop()
+        return notes
+
+    def _explain(self, recorder: Recorder, error: BaseException) -> None:
+        """Tell a body's exception where in the forward it was raised, and what that means there."""
+        if recorder.phase is not Phase.SEGMENT or not isinstance(error, Exception):
+            return
+        named = f" of {self.graph.name!r}" if self.graph.name else ""
+        note = f"raised while {recorder.here}{named} was being captured"
+        if recorder.invalidated:
+            note += (
+                "; the driver has given the capture up, since such a call cannot be recorded."
+                " Make it a break (bg.break_point, bg.break_here), or move it before the capture"
+            )
+        elif isinstance(error, NotImplementedError):
+            note += "; the library refuses this call inside a capture. Make it a break (bg.break_point, bg.break_here)"
+        error.add_note(note)
+
+    def _warn(self, recorder: Recorder) -> None:
+        if not recorder.nodes:
+            warnings.warn(
+                f"the capture of {self.graph!r} recorded no work at all: what the forward did was on another stream,"
+                " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays",
+                BreakgraphWarning,
+                stacklevel=4,
+            )
+        if kept := out_of_reach(self.graph.survivors, recorder.address):
+            users = dict.fromkeys(user for one in kept for user in one.overwritten_by)
+            warnings.warn(
+                f"{len(kept)} array(s) of {sum(one.nbytes for one in kept)} bytes that {self.graph!r} made in a segment"
+                f" are kept for later, and replays of {', '.join(users)} use the same bytes (C18). Make them before the"
+                " capture; what the forward returns, hand to graph.output(...)",
+                BreakgraphWarning,
+                stacklevel=4,
+            )
+        late = [one.name for one in libraries.taking_part(self._driver) if one not in self._frameworks]
+        if late and not self._named_frameworks:
+            warnings.warn(
+                f"{', '.join(late)} was imported while the capture was open, so its work was not captured",
+                BreakgraphWarning,
+                stacklevel=4,
+            )
+
+
+def _add_notes(error: BaseException, notes: list[str]) -> None:
+    for note in notes:
+        error.add_note(f"breakgraph: {note}")
+
+
+def _allocator(arena: Arena, framework: Framework) -> Allocate:
+    def allocate(nbytes: int) -> Block:
+        return arena.allocate(nbytes, framework.current_stream())
+
+    return allocate
