@@ -119,8 +119,8 @@ class CaptureInvalidated(DriverError):
 
     why = "an earlier call inside the segment was one that cannot be captured, and the driver gave the capture up"
     remedy = (
-        "find the synchronization, allocation, query or host copy between the last break and this point"
-        " and make it a break, or move it before the capture"
+        "find the synchronization, allocation, query or host copy between the last break and this point, or the wait on"
+        " an event that was recorded before that break, and make it a break, or move it before the capture"
     )
 
 

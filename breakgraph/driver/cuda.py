@@ -243,11 +243,11 @@ class CudaDriver:
         return NodeType(integer(self._cu.cuGraphNodeGetType, node))
 
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
-        *_, count = call(self._get_dependencies, node)
-        if not count:
-            return ()
-        nodes, *_ = call(self._get_dependencies, node, count)
-        return tuple(dict.fromkeys(map(int, nodes)))
+        nodes, *_, count = call(self._get_dependencies, node, 2)  # nearly every node has one: no need to count first
+        if count == 2:
+            *_, count = call(self._get_dependencies, node)
+            nodes, *_ = call(self._get_dependencies, node, count)
+        return tuple(dict.fromkeys(map(int, nodes[:count])))
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:
         return integer(self._cu.cuGraphInstantiate, graph, flags)

@@ -41,12 +41,14 @@ class Forks:
         """Let the origin's next node depend on all work captured so far. Returns how many branches that joined.
 
         A branch is a leaf: a node that no other one, and not yet the origin, depends on. What the origin depends on
-        already keeps its edge data. Raises `DriverError` where the capture has been given up.
+        already keeps its edge data.
         """
         if self.joined():
             return 0
         driver = self._driver
         info = driver.stream_get_capture_info(self.origin)
+        if info.status is not CaptureStatus.ACTIVE:
+            return 0  # given up: whoever ends it is told so
         followed = {edge.tail for edge in driver.graph_get_edges(info.graph)}
         leaves = [node for node in driver.graph_get_nodes(info.graph) if node not in followed]
         branches = [node for node in leaves if node not in info.dependencies]
@@ -57,6 +59,15 @@ class Forks:
             DependencyUpdate.SET,
         )
         return len(branches)
+
+    def include(self, stream: int) -> bool:
+        """Whether a stream is part of this capture now."""
+        try:
+            info = self._driver.stream_get_capture_info(stream)
+            ours = self._driver.stream_get_capture_info(self.origin)
+        except DriverError:  # the default stream, while a blocking stream captures (906)
+            return False
+        return info.status is CaptureStatus.ACTIVE and info.id == ours.id
 
     def _follow(self, nodes: list[int]) -> None:
         while nodes:

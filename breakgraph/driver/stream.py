@@ -42,9 +42,12 @@ def stream_handle(stream: object) -> int:
     """
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    for attribute in ("cuda_stream", "ptr"):  # torch's, cupy's
-        if isinstance(handle := getattr(stream, attribute, None), int):
-            return handle
-    if isinstance(stream, SupportsInt):  # an int, or numba's
-        return int(stream)
+    if hasattr(stream, "__index__") and not isinstance(stream, bool):
+        return int(stream.__index__())
+    if type(stream).__name__.endswith("Stream"):
+        for attribute in ("cuda_stream", "ptr"):  # torch's, cupy's
+            if isinstance(handle := getattr(stream, attribute, None), int):
+                return handle
+        if isinstance(stream, SupportsInt):  # numba's
+            return int(stream)
     raise TypeError(f"not a stream: {stream!r}; give an int handle or an object with __cuda_stream__")

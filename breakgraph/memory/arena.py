@@ -201,16 +201,12 @@ class Arena:
         return OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY", 2, "mem_create", what=what, why=why)
 
     # segments (C28) -------------------------------------------------------------------------------------
-    def begin_segment(self, origin: int) -> None:
-        """A segment is open on stream ``origin``: what dies from now on may still be in use on a fork."""
+    def begin_segment(self, forks: Forks) -> None:
+        """A segment is open: what dies from now on may still be in use on a fork."""
         with self._lock:
             self._blocks.collect()
-            self._forks = Forks(self._driver, origin)
+            self._forks = forks
             self._blocks.begin_segment()
-
-    def join_forks(self) -> int:
-        """Let the origin wait for all work captured so far. Returns how many branches were joined."""
-        return self._forks.join() if self._forks is not None else 0
 
     def end_segment(self) -> SegmentUse:
         """The segment has ended, and with it every fork. Returns what it asked for."""

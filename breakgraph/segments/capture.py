@@ -55,6 +55,11 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         has imported.
     frozen
         What to do about break arguments that replay cannot renew: ``"allow"``, ``"warn"`` or ``"refuse"``.
+    aux_streams
+        Streams that the forward works on beside the origin: forked at the start of each segment, and joined after
+        each break too (C11). A fork that is made and joined within one segment need not be declared.
+    debug
+        Refuse what is only warned about otherwise: a stream that took part in a segment and is not declared.
     execs
         An `ExecCache` whose execs the segments share with those of other graphs.
     name
@@ -88,8 +93,10 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         execute: bool = True,
         break_on: Collection[str] | None = None,
         barrier: Callable[[], object] | None = None,
+        aux_streams: Iterable[object] = (),
         frameworks: Iterable[str] | None = None,
         frozen: FrozenPolicy = "allow",
+        debug: bool = False,
         execs: ExecCache | None = None,
         name: str | None = None,
     ) -> None:
@@ -105,8 +112,9 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         self._name = name
         self._given_stream = stream
         self._given_arena = arena
+        self._aux_streams = tuple(aux_streams)
         self._execs = execs
-        self._options = Options(_MODES[mode], execute, barrier, frozen)
+        self._options = Options(_MODES[mode], execute, barrier, frozen, debug)
         self._break_on = None if break_on is None else frozenset((break_on,) if isinstance(break_on, str) else break_on)
         self._framework_names = frameworks
         self._capture: Capture | None = None
@@ -126,7 +134,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             return graph
         self._capture = Capture(graph, driver, self._options, self._break_on, self._execs)
         try:
-            self._capture.enter(self._given_stream, self._given_arena, self._framework_names)
+            self._capture.enter(self._given_stream, self._aux_streams, self._given_arena, self._framework_names)
         except BaseException:
             self._capture = None  # drained
             raise

@@ -157,7 +157,8 @@ class BreakableGraph:
             if self._holdings is not holdings:  # another thread reset it, or captured into it, meanwhile
                 holdings = self._replayable(valid_rows)
             with in_context(holdings.driver, holdings.context):
-                running = Running(holdings.driver, self._replay_stream(holdings, stream), valid_rows, here.capture)
+                handle = self._replay_stream(holdings, stream)
+                running = Running(holdings.driver, handle, holdings.aux, valid_rows, here.capture)
                 with self._turn(holdings, running), self._current_stream(running.stream):
                     for step in holdings.steps:
                         step.run(running)
@@ -210,6 +211,8 @@ class BreakableGraph:
                 )
             handle = current[0]
         refuse_capturing(driver, handle, "replayed on")
+        for aux in holdings.aux.handles:
+            refuse_capturing(driver, aux, "waited for")
         return handle
 
     @staticmethod
@@ -220,15 +223,18 @@ class BreakableGraph:
         try:
             arena.acquire(running, running.stream)
             here.replays.append(weakref.ref(running))
+            running.aux.lead(running.stream)
             try:
                 yield
             except BaseException as error:
                 try:
+                    running.aux.follow(running.stream)
                     arena.record_use(running.stream)
                 except BreakgraphError as second:
                     error.add_note(f"the end of this replay could not be marked on its stream: {second.what}")
                 raise
             else:
+                running.aux.follow(running.stream)
                 arena.record_use(running.stream)
         finally:
             here.replays = [one for one in here.replays if one() is not running]

@@ -13,6 +13,7 @@ from breakgraph.driver import Driver
 from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphWarning, DriverError
 from breakgraph.memory import Arena, Footprint
+from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
 from breakgraph.segments.state import Step
 
@@ -39,7 +40,14 @@ class Holdings:
     """
 
     def __init__(
-        self, driver: Driver, context: int, arena: Arena, *, footprint: Footprint, cache: ExecCache | None = None
+        self,
+        driver: Driver,
+        context: int,
+        arena: Arena,
+        *,
+        aux: AuxStreams,
+        footprint: Footprint,
+        cache: ExecCache | None = None,
     ) -> None:
         self._pid = os.getpid()
         self.graphs: list[int] = []
@@ -47,6 +55,7 @@ class Holdings:
         self.driver = driver
         self.context = context
         self.arena = arena
+        self.aux = aux
         self.footprint: Footprint | None = footprint
         self.steps: list[Step] = []
         self.kept: list[object] = []

@@ -12,14 +12,16 @@ from typing import Any
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
 from breakgraph.driver.contexts import restore_context
-from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureStateError
+from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import Allocate, Block
 from breakgraph.memory import Arena, Footprint, default_arena
+from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.callers import site
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
+from breakgraph.segments.explain import explain
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.recorder import Options, Phase, Recorder
@@ -97,9 +99,11 @@ class Capture:
         _add_notes(error, notes)
 
     # entering ---------------------------------------------------------------------------------------------
-    def enter(self, stream: object, arena: Arena | None, framework_names: Iterable[str] | None) -> None:
+    def enter(
+        self, stream: object, aux: Iterable[object], arena: Arena | None, framework_names: Iterable[str] | None
+    ) -> None:
         try:
-            self._enter(stream, arena, framework_names)
+            self._enter(stream, aux, arena, framework_names)
         except BaseException as error:
             self.drain(error, refused=isinstance(error, CaptureStateError))
             raise
@@ -115,7 +119,9 @@ class Capture:
         self.over = True
         _add_notes(error, notes)
 
-    def _enter(self, stream: object, arena: Arena | None, framework_names: Iterable[str] | None) -> None:
+    def _enter(
+        self, stream: object, aux: Iterable[object], arena: Arena | None, framework_names: Iterable[str] | None
+    ) -> None:
         driver = self._driver
         context = self._context = driver.ensure_context()
         self._frameworks = libraries.taking_part(driver, framework_names)
@@ -125,8 +131,9 @@ class Capture:
         place = workplace(driver, context)
         self.stream = place.stream.handle if stream is None else chosen_stream(driver, stream)
         refuse_capturing(driver, self.stream, "captured")
+        aux_streams = AuxStreams(driver, aux, self.stream)
         callers = [one for one in framework_streams(driver, self._frameworks) if one != self.stream]
-        for caller in callers:
+        for caller in (*callers, *aux_streams.handles):
             refuse_capturing(driver, caller, "waited for")
         arena = arena if arena is not None else default_arena(driver, context)
         if not arena.belongs_to(driver, context):
@@ -146,10 +153,13 @@ class Capture:
         for caller in callers:
             place.order(driver, before=caller, after=self.stream)
             self._undo.append((f"letting stream {caller:#x} wait", partial(place.order, driver, self.stream, caller)))
+        aux_streams.lead(self.stream)
+        self._undo.append(("letting the aux streams wait", partial(aux_streams.follow, self.stream)))
+        self._undo.append(("waiting for the aux streams", partial(aux_streams.lead, self.stream)))
         self._enter_frameworks(arena)
         self._undo.append(("", self._vacate))
         here.capture = self
-        holdings = Holdings(driver, context, arena, footprint=self._footprint, cache=self._execs)
+        holdings = Holdings(driver, context, arena, aux=aux_streams, footprint=self._footprint, cache=self._execs)
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
         self.graph.begin(holdings, self._frameworks, self.stream)
         self._recorder.begin_segment()
@@ -161,7 +171,16 @@ class Capture:
             scope.enter_context(framework.stream_scope(self.stream))
         self._undo.append(("", self._allocators.close))
         for framework in self._frameworks:
-            self._allocators.enter_context(framework.allocator_scope(_allocator(arena, framework)))
+            self._allocators.enter_context(framework.allocator_scope(self._allocator(arena, framework)))
+
+    def _allocator(self, arena: Arena, framework: Framework) -> Allocate:
+        def allocate(nbytes: int) -> Block:
+            stream = framework.current_stream()
+            if stream != self.stream and self._recorder is not None:
+                self._recorder.note_stream(stream)
+            return arena.allocate(nbytes, stream)
+
+        return allocate
 
     def _vacate(self) -> None:
         if here.capture is self:
@@ -214,9 +233,15 @@ class Capture:
             return
         if isinstance(failure, CaptureFailed) or not isinstance(failure, Exception):
             raise failure
+        why = "a segment or a break was lost, and replay would leave that part of the forward out (C6)"
+        if isinstance(failure, CaptureInvalidated) and self._lost is None:
+            why += (
+                ". Nothing that this thread did has raised: either the forward swallowed an error, or another thread"
+                " synchronized the context or device meanwhile, which invalidates every capture in it"
+            )
         raise CaptureFailed(
             f"the capture of {self.graph!r} is not whole: {failure}",
-            why="a segment or a break was lost, and replay would leave that part of the forward out (C6)",
+            why=why,
             remedy="mend the cause; let exceptions of breaks leave the capture scope",
         ) from failure
 
@@ -243,15 +268,7 @@ class Capture:
         if recorder.phase is not Phase.SEGMENT or not isinstance(error, Exception):
             return
         named = f" of {self.graph.name!r}" if self.graph.name else ""
-        note = f"raised while {recorder.here}{named} was being captured"
-        if recorder.invalidated:
-            note += (
-                "; the driver has given the capture up, since such a call cannot be recorded."
-                " Make it a break (bg.break_point, bg.break_here), or move it before the capture"
-            )
-        elif isinstance(error, NotImplementedError):
-            note += "; the library refuses this call inside a capture. Make it a break (bg.break_point, bg.break_here)"
-        error.add_note(note)
+        error.add_note(explain(error, f"{recorder.here}{named}", invalidated=recorder.invalidated))
 
     def _warn(self, recorder: Recorder) -> None:
         if not recorder.nodes:
@@ -282,10 +299,3 @@ class Capture:
 def _add_notes(error: BaseException, notes: list[str]) -> None:
     for note in notes:
         error.add_note(f"breakgraph: {note}")
-
-
-def _allocator(arena: Arena, framework: Framework) -> Allocate:
-    def allocate(nbytes: int) -> Block:
-        return arena.allocate(nbytes, framework.current_stream())
-
-    return allocate

@@ -13,7 +13,15 @@ import numpy as np
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
-from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureFailed, DriverError, NotCopyable
+from breakgraph.driver.forks import Forks
+from breakgraph.errors import (
+    BreakgraphError,
+    BreakgraphWarning,
+    CaptureFailed,
+    CaptureStateError,
+    DriverError,
+    NotCopyable,
+)
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
 from breakgraph.memory.array_copy import ArrayCopy
@@ -22,8 +30,10 @@ from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
 from breakgraph.segments.execs import topology
+from breakgraph.segments.explain import explain_in_break
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.steps import Break, Segment
+from breakgraph.segments.streams import framework_streams
 
 __all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
 
@@ -47,6 +57,7 @@ class Options:
     execute: bool
     barrier: Callable[[], object] | None
     frozen: FrozenPolicy
+    debug: bool
 
 
 class Recorder:
@@ -66,6 +77,9 @@ class Recorder:
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
         self._claims = Claims(self._ownership)
         self._breaks = 0
+        self._forks = Forks(self._driver, stream)
+        self._took_part: set[int] = set()  # streams that are known to be part of the open segment
+        self._named: set[int] = set()
 
     # segments -------------------------------------------------------------------------------------------
     @property
@@ -75,17 +89,21 @@ class Recorder:
 
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
-        self._holdings.arena.begin_segment(self._stream)
         self.phase = Phase.SEGMENT
+        self._forks = Forks(self._driver, self._stream)
+        self._took_part.clear()
+        self._holdings.arena.begin_segment(self._forks)
+        self._holdings.aux.fork(self._stream)
 
     def end_segment(self) -> None:
-        """End the open segment, instantiate it, and launch it where the capture pass executes (C3).
+        """Join every fork, end the open segment, instantiate it, launch it where the capture pass executes (C3, C11).
 
-        Raises the driver's error, naming the segment, where the capture was invalidated or left unjoined.
+        Raises the driver's error, naming the segment, where the capture was invalidated.
         """
         driver, holdings = self._driver, self._holdings
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+                joined = self._forks.join()
                 holdings.graphs.append(driver.stream_end_capture(self._stream))
                 graph = holdings.graphs[-1]
                 self.phase = Phase.BETWEEN
@@ -93,7 +111,7 @@ class Recorder:
                 nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
-                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), used)
+                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), joined, used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
                     segment.give_exec(holdings.make_exec(segment, kind), holdings.make_exec)
@@ -136,6 +154,33 @@ class Recorder:
 
         attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
 
+    # streams --------------------------------------------------------------------------------------------
+    def note_stream(self, stream: int) -> None:
+        """A stream is used now, so it exists, and may be asked whether it is part of the open segment."""
+        if self.phase is Phase.SEGMENT and stream != self._stream and self._forks.include(stream):
+            self._took_part.add(stream)
+
+    def _name_undeclared_streams(self) -> None:
+        """Warn of streams that the forward seems to go on with after the break, as if they were still forked (C11).
+
+        Those are the ones that took part and whose work the forward has not joined, or that are current. The driver
+        does not list them, and when the segment has ended they look idle; so they are the ones that were seen.
+        """
+        suspects = set() if self._forks.joined() else self._took_part
+        current = framework_streams(self._driver, self._frameworks)
+        suspects = suspects.union(one for one in current if one != self._stream and self._forks.include(one))
+        unnamed = suspects - {*self._holdings.aux.handles} - self._named
+        if not unnamed:
+            return
+        self._named |= unnamed
+        which = ", ".join(map(hex, sorted(unnamed)))
+        what = f"stream {which} took part in {self.here} and is not in aux_streams"
+        why = "its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured"
+        remedy = "capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before"
+        if self._options.debug:
+            raise CaptureStateError(what, why=why, remedy=remedy)
+        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=5)
+
     @property
     def invalidated(self) -> bool:
         """Whether the driver has given the open segment up."""
@@ -157,7 +202,7 @@ class Recorder:
 
     def output(self, value: Any) -> Any:
         """The value with its arrays copied, in this segment, into memory of the graph's own."""
-        self._holdings.arena.join_forks()  # they may have been written on other streams
+        self._forks.join()  # they may have been written on other streams
 
         def copied(leaf: Any) -> Any:
             array = leaf.array if isinstance(leaf, Cell) else leaf
@@ -191,14 +236,17 @@ class Recorder:
             self._apply_frozen_policy(point, arguments.frozen)
             name = f"{self._breaks} {point.name!r}"
             self._claims.claim(destination, name)
+            self._name_undeclared_streams()
             self.end_segment()
             self.phase = Phase.BREAK
+            self._holdings.aux.follow(self._stream)
             if self._options.barrier is not None:
                 self._options.barrier()
             with ExitStack() as outside:
                 for framework in self._frameworks:
                     outside.enter_context(framework.outside_scope())
                 result = (point.stub or point.function)(*args, **kwargs)
+                self._holdings.aux.lead(self._stream)
                 if destination is INFER and result is not None:
                     value, landed = self._land_inferred(result, name)
                 else:
@@ -226,11 +274,13 @@ class Recorder:
     def _naming(place: str) -> Iterator[None]:
         try:
             yield
-        except BreakgraphError as error:
-            error.where = error.where or place
-            raise
         except BaseException as error:
-            error.add_note(f"raised in {place}")
+            if isinstance(error, BreakgraphError):
+                error.where = error.where or place
+            else:
+                error.add_note(f"raised in {place}")
+            if (note := explain_in_break(error)) is not None:
+                error.add_note(note)
             raise
 
     def _land(self, point: BreakPoint, destination: Any, result: Any, arguments: Arguments) -> tuple[Any, Landed]:

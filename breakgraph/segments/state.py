@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from breakgraph.driver import Driver, StreamHandle
 
 if TYPE_CHECKING:
+    from breakgraph.segments.aux_streams import AuxStreams
     from breakgraph.segments.open_capture import Capture
 
 __all__ = ["Exclusive", "GraphState", "Running", "Step", "current_stream", "here", "is_capturing"]
@@ -33,6 +34,7 @@ class Running:
 
     driver: Driver
     stream: int
+    aux: AuxStreams
     valid_rows: int | None = None
     inside: Capture | None = None  #: the capture in one of whose breaks it runs
 

@@ -29,16 +29,19 @@ class Segment:
         Number of graph nodes.
     graph
         Handle of the captured ``CUgraph``.
+    joined
+        How many branches were joined to the origin when it ended, that the forward had not joined itself (C11).
     allocations, allocated
         How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
 
-    __slots__ = ("__weakref__", "_exec", "_make_exec", "allocated", "allocations", "graph", "index", "nodes")
+    __slots__ = ("__weakref__", "_exec", "_make_exec", "allocated", "allocations", "graph", "index", "joined", "nodes")
 
-    def __init__(self, index: int, graph: int, nodes: int, used: SegmentUse) -> None:
+    def __init__(self, index: int, graph: int, nodes: int, joined: int, used: SegmentUse) -> None:
         self.index = index
         self.graph = graph
         self.nodes = nodes
+        self.joined = joined
         self.allocations, self.allocated = used
         self._exec: Exec | SharedExec | None = None
         self._make_exec: Callable[[HasGraph], Exec | SharedExec] | None = None
@@ -121,7 +124,12 @@ class Break:
     def run(self, running: Running) -> None:
         args, kwargs = self._arguments.live(current_forward())
         try:
-            self._landed.land(self._function(*args, **kwargs), running.stream)
+            running.aux.follow(running.stream)
+            try:
+                result = self._function(*args, **kwargs)
+            finally:
+                running.aux.lead(running.stream)
+            self._landed.land(result, running.stream)
         except BaseException as error:
             error.add_note(f"raised in {self!r}, which was called at {self.site}")
             raise

@@ -169,7 +169,9 @@ class _Special:
 
     def cuGraphNodeGetDependencies_v2(self, node: int, count: int = 0) -> tuple[Any, ...]:
         nodes = self.sim.graph_node_get_dependencies(node)
-        return list(nodes[:count]), [SimpleNamespace(**EdgeData()._asdict())] * min(count, len(nodes)), len(nodes)
+        listed = [*nodes, *[0] * count][:count]  # NULL where there are no more
+        number = min(count, len(nodes)) if count else len(nodes)
+        return listed, [SimpleNamespace(**EdgeData()._asdict())] * count, number
 
     def cuGraphNodeGetDependencies(self, node: int, count: int = 0) -> tuple[Any, ...]:
         nodes, _, number = self.cuGraphNodeGetDependencies_v2(node, count)

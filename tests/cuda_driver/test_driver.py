@@ -62,6 +62,25 @@ def test_an_error_names_the_call_as_the_protocol_does() -> None:
     assert {named(name) for name in asked_by(SOURCES).functions} - {"init"} <= set(protocol())
 
 
+@pytest.mark.parametrize("branches", [0, 1, 2, 3, 5])
+def test_all_dependencies_of_a_node_are_told(driver: CudaDriver, stream: int, branches: int) -> None:
+    ptr, event = driver.mem_alloc(16), driver.event_create()
+    driver.stream_begin_capture(stream, CaptureMode.THREAD_LOCAL)
+    for _ in range(branches):
+        side = driver.stream_create()
+        driver.event_record(event, stream)
+        driver.stream_wait_event(side, event)
+        driver.memset_d8_async(ptr, 7, 16, side)
+        driver.event_record(event, side)
+        driver.stream_wait_event(stream, event)
+    before = driver.stream_get_capture_info(stream).dependencies
+    driver.memset_d8_async(ptr, 7, 16, stream)
+    (last,) = driver.stream_get_capture_info(stream).dependencies
+    assert driver.graph_node_get_dependencies(last) == before
+    assert len(before) == branches
+    driver.stream_end_capture(stream)
+
+
 def test_a_segment_is_captured_launched_and_read_back(driver: CudaDriver, stream: int) -> None:
     ptr, host = driver.mem_alloc(16), (ctypes.c_uint8 * 16)()
     driver.stream_begin_capture(stream, CaptureMode.THREAD_LOCAL)
