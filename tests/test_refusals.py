@@ -874,3 +874,10 @@ def test_the_count_of_segments_and_breaks_is_checked_when_the_scope_closes(sim: 
         bg.break_here(lambda a: a * 2, bg.INFER, x + 1)
         del graph._holdings.steps[0]
     assert_failed_clean(graph, sim)
+
+
+def test_a_refused_capture_leaves_the_name_of_its_graph(driver: Any, xp: Any) -> None:
+    graph = bg.BreakableGraph("mine")
+    with pytest.raises(bg.errors.CaptureStateError), bg.capture(graph, stream=1, name="other"):
+        pass  # the legacy stream
+    assert (graph.name, graph.state) == ("mine", "empty")

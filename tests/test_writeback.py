@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
+from contextlib import nullcontext
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -948,3 +949,17 @@ def test_an_inferred_cell_stays_a_cell(driver: Any, xp: Any) -> None:
     refill(x, 10)
     graph.replay()
     assert holds(total, 23)
+
+
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "outside a capture"])
+def test_what_a_break_with_out_in_a_cell_returns_is_the_cells_array(driver: Any, xp: Any, captured: bool) -> None:
+    cell, x = bg.Cell(4, np.float32), zeros(xp)
+
+    @bg.break_point(out="out")
+    def fill(a: Any, *, out: Any) -> None:
+        np.add(a, 7, out=out)
+
+    with bg.capture() if captured else nullcontext():
+        x + 1
+        assert fill(x, out=cell) is cell.array
+    assert holds(cell.array, 7)

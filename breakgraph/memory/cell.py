@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, SupportsInt
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from breakgraph import driver as drivers
 from breakgraph import frameworks
+from breakgraph.driver import stream_handle
 from breakgraph.frameworks.base import Array
 from breakgraph.memory.array_copy import ArrayCopy, fit
 
@@ -51,14 +52,14 @@ class Cell:
         """Size in bytes."""
         return self._framework.view(self.array).nbytes
 
-    def write(self, source: Any, stream: SupportsInt | None = None) -> None:
+    def write(self, source: Any, stream: object = None) -> None:
         """Copy an array into the cell, on ``stream`` or else on the framework's current one.
 
         A host array is converted to the cell's dtype and broadcast to its shape; a device array has them, or
         a shorter first axis (C15): `ShapeMismatch` and `DTypeMismatch` otherwise.
         """
         driver = drivers.current()
-        with nullcontext() if stream is None else self._framework.stream_scope(int(stream)):
+        with nullcontext() if stream is None else self._framework.stream_scope(stream_handle(stream)):
             other = frameworks.of(source, driver)
             if other is None:
                 host = np.asarray(source, dtype=self.array.dtype)

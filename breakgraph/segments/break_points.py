@@ -43,7 +43,7 @@ class BreakPoint:
         destination = self.destination(kwargs)
         result = self.function(*args, **self.with_destination(kwargs, destination))
         if result is None and self.out is not None:
-            return destination
+            return destination.array if isinstance(destination, Cell) else destination
         return copy_output(destination, result)
 
     def destination(self, kwargs: dict[str, Any]) -> Any:

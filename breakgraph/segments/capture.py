@@ -21,7 +21,7 @@ from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.open_capture import Capture
 from breakgraph.segments.recorder import FrozenPolicy, Options
-from breakgraph.segments.state import here
+from breakgraph.segments.state import GraphState, here
 from breakgraph.segments.switch import capture_disabled
 
 __all__ = ["capture"]
@@ -128,7 +128,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             )
         graph = self._graph
         graph.check_free()
-        graph.name = self._name or graph.name
+        before, graph.name = graph.name, self._name or graph.name
         if capture_disabled() or not (driver := drivers.current()).can_capture:
             graph.become_inert()
             return graph
@@ -137,6 +137,8 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             self._capture.enter(self._given_stream, self._aux_streams, self._given_arena, self._framework_names)
         except BaseException:
             self._capture = None  # drained
+            if graph.state is not GraphState.FAILED:  # refused: the graph is as it was
+                graph.name = before
             raise
         return graph
 
