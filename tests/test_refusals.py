@@ -881,3 +881,15 @@ def test_a_refused_capture_leaves_the_name_of_its_graph(driver: Any, xp: Any) ->
     with pytest.raises(bg.errors.CaptureStateError), bg.capture(graph, stream=1, name="other"):
         pass  # the legacy stream
     assert (graph.name, graph.state) == ("mine", "empty")
+
+
+def test_an_array_of_another_device_is_no_destination_and_no_argument(sim: Any, xp: Any) -> None:
+    """Two simulated devices use the same addresses, so taken for one of ours it would be somebody else's bytes."""
+    with bg.driver.use("sim"):
+        foreign = bg.array_namespace().zeros(4, np.float32)
+    x = zeros(xp)
+    for dst, argument in ((foreign, x), (bg.INFER, foreign)):
+        with pytest.raises(bg.errors.BreakgraphError, match="another simulated device"), bg.capture() as graph:
+            bg.break_here(lambda a: a, dst, argument)
+        assert graph.state == "failed"
+    assert_next_capture_works(xp)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from contextlib import nullcontext
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple

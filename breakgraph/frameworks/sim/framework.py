@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver, Region
+from breakgraph.errors import BreakgraphError
 from breakgraph.frameworks.base import Allocate
 from breakgraph.frameworks.sim import functions
 from breakgraph.frameworks.sim.array import SimArray
@@ -33,6 +34,12 @@ class SimFramework:
         """Simulated arrays keep no caches per context, so any will do (C31)."""
 
     def view(self, array: SimArray) -> Region:
+        if array._driver is not _device():
+            raise BreakgraphError(
+                "an array of another simulated device than the current one was used",
+                why="its address means nothing here",
+                remedy="make it, and use it, where bg.driver.current() is its device",
+            )
         return array.region
 
     def over(self, region: Region, owner: object = None) -> SimArray:
