@@ -7,6 +7,7 @@ when their arrays die.
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from breakgraph.memory.turn import Owner, Turn
 
 __all__ = ["Arena", "ArenaBlock", "default_arena"]
 
+_LIMIT = "arena limit"  # stands for the call that was not made
 _ALIGNMENT = 512  # bytes; what cudaMalloc and cupy's pool align to, at least
 
 
@@ -60,13 +62,16 @@ class Arena:
     ------
     ValueError
         The limit is less than one granule.
+    TypeError
+        It is no integer.
 
     Notes
     -----
     An arena serves one capture or replay at a time (C25). Another thread that asks for it waits for the end of
     the capture or replay, not of its work on the device; a second one in the same thread (inside a break) is
     refused, and so is one that would close a circle of waiting threads. Successive ones are ordered on the device
-    by an event that the arena owns, so graphs that share it may be replayed on different streams.
+    by an event that the arena owns, so graphs that share it may be replayed on different streams. Your own work that
+    reads the results is ordered with the next use if that is on the same stream; otherwise let that stream wait.
 
     What a forward returned lies in the arena too: it is valid until the next capture or replay that uses the
     arena. `BreakableGraph.output` pins it for longer.
@@ -75,12 +80,13 @@ class Arena:
     def __init__(self, *, limit: int | None = None) -> None:
         self._driver = drivers.current()
         self._context = self._driver.ensure_context()
+        self._context_id = self._driver.ctx_get_id(self._context)  # a handle may be used again
         self._mapping = Mapping(self._driver, self._context)
         self._finalizer = weakref.finalize(self, self._mapping.give_back)
         self._finalizer.atexit = False
-        if limit is not None and limit < self._mapping.granularity:
+        self._limit = None if limit is None else operator.index(limit)
+        if self._limit is not None and self._limit < self._mapping.granularity:
             raise ValueError(f"limit is at least one granule of {self._mapping.granularity} bytes, not {limit!r}")
-        self._limit = limit
         self._lock = threading.RLock()  # a destructor in mid-allocation may re-enter through a framework
         self._blocks = Blocks()
         self._turn = Turn()
@@ -92,7 +98,7 @@ class Arena:
 
     def belongs_to(self, driver: Driver, context: int) -> bool:
         """Whether its memory is mapped for a context of a driver."""
-        return self._driver is driver and self._context == context
+        return self._driver is driver and self._context_id == driver.ctx_get_id(context)
 
     # accounts -------------------------------------------------------------------------------------------
     @property
@@ -131,7 +137,7 @@ class Arena:
         """A block of at least ``nbytes`` bytes, aligned to 512, for work on ``stream``: by default the origin's.
 
         Raises `OutOfMemory` when neither a freed block nor the device has room, and `CaptureStateError` while the
-        arena sleeps; nothing is changed then.
+        arena sleeps; no block is made then.
         """
         size = max(_round_up(nbytes, _ALIGNMENT), _ALIGNMENT)
         with self._lock:
@@ -144,13 +150,12 @@ class Arena:
             capture, segment = (footprint.capture, footprint.segment) if footprint else (0, 0)
             owner = ArenaBlock(self, blocks.new_generation())  # first, so that the block has an owner at any moment
             info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
-            if info is None:
+            while info is None:  # at most twice: after a failed growth the new pages need not follow the last ones
                 self._make_room(size, origin=origin)
                 info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
-                assert info is not None  # _make_room made room for exactly this
             owner.ptr, owner.nbytes = info.ptr, size
             if footprint is not None:
-                footprint.note(info)
+                footprint.note(info, in_segment=forks is not None)
             return owner
 
     def block_at(self, ptr: int) -> BlockInfo | None:
@@ -167,36 +172,40 @@ class Arena:
 
     def _make_room(self, size: int, *, origin: bool) -> None:
         """Grow at the end, or show free pages as one span, whichever takes less from the device."""
+        try:
+            self._make_room_unexplained(size, origin=origin)
+        except OutOfMemory as error:
+            why = error.why if error.call == _LIMIT else "the device has too little memory left"
+            raise self._out_of_memory(f"could not grow for a block of {size} bytes", why) from error
+
+    def _make_room_unexplained(self, size: int, *, origin: bool) -> None:
         blocks, mapping = self._blocks, self._mapping
         if not mapping.base:
             room = self._limit or self._driver.mem_get_info()[1]
             mapping.reserve(self._driver, room // mapping.granularity * mapping.granularity)
-        blocks.adopt(mapping.pages, origin=origin)  # what an interrupt kept from it
+        blocks.adopt(mapping.pages)  # what an interrupt kept from it
         missing = _round_up(blocks.missing(size, origin=origin), mapping.granularity)
         whole = blocks.whole_pages(origin=origin)
         short = _round_up(max(size - sum(page.nbytes for page in whole), 0), mapping.granularity)
         if short >= missing:
-            self._grow(missing, size, origin=origin)
+            self._grow(missing)
             return
         if short:
-            whole += self._grow(short, size, origin=origin)
+            whole += self._grow(short)
         chosen = _fewest(whole, size)
         blocks.second_mapping(mapping.map_again(self._driver, chosen), chosen)
 
-    def _grow(self, nbytes: int, size: int, *, origin: bool) -> list[Span]:
+    def _grow(self, nbytes: int) -> list[Span]:
         if self._mapping.total + nbytes > self._mapping.reserved:
-            raise self._out_of_memory(size, "the arena's limit does not allow it")
-        try:
-            self._mapping.grow(self._driver, nbytes)
-        except OutOfMemory as error:
-            raise self._out_of_memory(size, "the device has too little memory left") from error
-        return self._blocks.adopt(self._mapping.pages, origin=origin)
+            raise OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY", 2, _LIMIT, why="the arena's limit does not allow it")
+        self._mapping.grow(self._driver, nbytes)
+        return self._blocks.adopt(self._mapping.pages)
 
-    def _out_of_memory(self, size: int, why: str) -> OutOfMemory:
+    def _out_of_memory(self, failed: str, why: str) -> OutOfMemory:
         left, total = self._driver.mem_get_info()
         what = (
-            f"an arena could not grow for a block of {size} bytes: {self._blocks.used} used and {self.mapped} mapped of"
-            f" {self.reserved} reserved; the device has {left} of {total} left"
+            f"an arena {failed}: {self._blocks.used} used and {self.mapped} mapped of {self.reserved} reserved;"
+            f" the device has {left} of {total} left"
         )
         return OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY", 2, "mem_create", what=what, why=why)
 
@@ -229,6 +238,8 @@ class Arena:
         if self._mapping.event:  # also after the same handle: it may be another stream's by now
             self._driver.stream_wait_event(stream, self._mapping.event)
         self._footprint = footprint
+        if footprint is not None:
+            footprint.begin()
 
     def check_turn(self) -> None:
         """Refuse a capture or replay nested in one of this thread that holds the same arena (C25)."""
@@ -260,13 +271,9 @@ class Arena:
         """A capture is whole, so its replays will use its bytes as long as its footprint is alive."""
         self._captured.add(footprint)
 
-    def earlier_users(self, block: BlockInfo) -> tuple[str, ...]:
-        """Labels of the captured graphs that had these bytes before the block was made."""
-        return tuple(
-            one.label
-            for one in sorted(self._captured, key=lambda one: one.capture)
-            if one.capture < block.capture and any(one.covers(*span) for span in block.spans)
-        )
+    def captured_before(self, footprint: Footprint) -> list[Footprint]:
+        """The footprints of graphs that were captured before, and may still be replayed; the oldest first."""
+        return sorted((one for one in self._captured if one.capture < footprint.capture), key=lambda one: one.capture)
 
     # sleep (C30) ----------------------------------------------------------------------------------------
     def sleep(self, *, backup: bool = False) -> None:
@@ -302,7 +309,8 @@ class Arena:
             try:
                 self._mapping.fill(driver)
             except OutOfMemory as error:
-                raise self._out_of_memory(self._mapping.total, "the device has too little memory left") from error
+                failed = f"could not be woken, which takes {self._mapping.total} bytes"
+                raise self._out_of_memory(failed, "the device has too little memory left") from error
             if self._backup is not None:
                 self._blocks.collect()
                 try:

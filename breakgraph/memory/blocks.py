@@ -75,20 +75,20 @@ class Blocks:
         """How many bytes the range must grow by, at least, for a block of ``size`` in one span."""
         with self._changing():
             end = self._pages[-1].ptr + self._pages[-1].nbytes if self._pages else 0
-            return size - self._serving(origin).tail(end)
+            return size - self._all_for(origin).tail(end)
 
     def whole_pages(self, *, origin: bool) -> list[Span]:
         """The pages that are wholly free, for the origin or for another stream of the open segment."""
         with self._changing():
-            serving = self._serving(origin)
+            serving = self._all_for(origin)
             return [page for page in self._pages if serving.holds(*page)]
 
-    def adopt(self, pages: Sequence[Span], *, origin: bool) -> list[Span]:
+    def adopt(self, pages: Sequence[Span]) -> list[Span]:
         """Take in those pages of the range, at its end, that are new; they were nobody's. Returns them."""
         with self._changing():
             new = list(pages[len(self._pages) :])
             for page in new:
-                self._serving(origin).give(*page)
+                self._free.give(*page)
                 self._pages.append(page)
             return new
 
@@ -96,8 +96,14 @@ class Blocks:
         """These pages are also mapped one after the other at another address."""
         insort(self._second, (sum(page.nbytes for page in pages), ptr, pages))
 
-    def _serving(self, origin: bool) -> FreeList:
-        return self._within if origin and self._within else self._free
+    def _all_for(self, origin: bool) -> FreeList:
+        """What may serve the origin, neighbours of both kinds joined, or another stream. Only to look at."""
+        if not (origin and self._within):
+            return self._free
+        joined = FreeList()
+        for span in (*self._free, *self._within):
+            joined.give(*span)
+        return joined
 
     # blocks ---------------------------------------------------------------------------------------------
     def take(self, size: int, generation: int, *, origin: bool, capture: int, segment: int) -> BlockInfo | None:
@@ -106,7 +112,7 @@ class Blocks:
             ptr = self._take(size) if origin else self._free.take(size)
             if ptr is not None:
                 spans: tuple[Span, ...] = (Span(ptr, size),)
-            elif (found := self._take_pages(size, self._serving(origin))) is not None:
+            elif (found := self._take_pages(size, self._all_for(origin))) is not None:
                 ptr, spans = found
             else:
                 return None
@@ -122,17 +128,21 @@ class Blocks:
             return self._within.take(size)
         if free is not None or not self._within:
             return self._free.take(size)
-        for span in self._free:  # neither has room, but joined they may
-            self._within.give(*span)
-        self._free = FreeList()
-        return self._within.take(size)
+        ptr = self._all_for(origin=True).take(size)  # neither has room, but joined they may
+        if ptr is not None:
+            self._remove(Span(ptr, size))
+        return ptr
+
+    def _remove(self, span: Span) -> None:
+        self._free.remove(*span)
+        self._within.remove(*span)
 
     def _take_pages(self, size: int, serving: FreeList) -> tuple[int, tuple[Span, ...]] | None:
         for at in range(bisect_right(self._second, (size - 1, 1 << 63)), len(self._second)):
             _, ptr, pages = self._second[at]
             if self._fits(size, pages) and all(serving.holds(*page) for page in pages):
                 for page in pages:
-                    serving.cut(*page)
+                    self._remove(page)
                 return ptr, pages
         return None
 

@@ -26,7 +26,8 @@ class Footprint:
     Attributes
     ----------
     capture
-        A number never used twice in the process; by it a block tells which capture it was made in.
+        A number never used twice in the process; by it a block tells which capture it was made in. Captures that
+        use one arena have theirs in the order of their turns; before its turn a capture has 0.
     label
         What messages call the graph.
     segments
@@ -34,7 +35,7 @@ class Footprint:
     """
 
     def __init__(self, label: str = "") -> None:
-        self.capture = next(_captures)
+        self.capture = 0
         self.label = label
         self.segments: list[SegmentUse] = []
         self._open = SegmentUse(0, 0)
@@ -46,9 +47,14 @@ class Footprint:
         """Index of the segment that is being captured, or that comes next."""
         return len(self.segments)
 
-    def note(self, block: BlockInfo) -> None:
-        """A block was made for this capture."""
-        self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
+    def begin(self) -> None:
+        """The capture's turn on its arena has come."""
+        self.capture = next(_captures)
+
+    def note(self, block: BlockInfo, *, in_segment: bool) -> None:
+        """A block was made for this capture, by a segment or for the result of a break."""
+        if in_segment:
+            self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
         for ptr, nbytes in block.spans:
             self._blocks[ptr] = max(nbytes, self._blocks.get(ptr, 0))
         self._spans = None

@@ -57,6 +57,13 @@ class FreeList:
         if start + size < end:
             self._insert(start + size, end - start - size)
 
+    def remove(self, start: int, size: int) -> None:
+        """Make those of these bytes that are free, free no more."""
+        end = start + size
+        for span in [one for one in self._starts if one < end and one + self._sizes[one] > start]:
+            low, high = max(span, start), min(span + self._sizes[span], end)
+            self.cut(low, high - low)
+
     def give(self, start: int, size: int) -> None:
         """Make ``size`` bytes at ``start`` free."""
         at = bisect_right(self._starts, start)

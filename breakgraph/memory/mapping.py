@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
@@ -60,9 +62,13 @@ class _Window:
 
 @dataclass
 class _Page(_Window):
-    """A window with one piece of physical memory, whose ``handle`` is 0 where it has been given back."""
+    """A window with one piece of physical memory, whose ``handle`` is 0 where it has been given back.
+
+    ``lost`` is one that was to be given back when mapping it had failed, and could not be.
+    """
 
     handle: int = 0
+    lost: bool = False
 
     def fill(self, driver: Driver, device: int) -> None:
         self.handle = self.handle or driver.mem_create(self.nbytes, device)
@@ -134,12 +140,16 @@ class Mapping:
     def reserve(self, driver: Driver, nbytes: int) -> None:
         """Take the addresses; once."""
         self.reserved = nbytes  # first: what has a base has a size
-        self.base = driver.mem_address_reserve(nbytes)
+        try:
+            self.base = driver.mem_address_reserve(nbytes)
+        except DriverError:
+            self.reserved = 0
+            raise
 
     @property
     def pages(self) -> list[Span]:
         """The pieces of physical memory, lowest first."""
-        return [Span(page.ptr, page.nbytes) for page in self._pages.values() if page.mapped]
+        return [Span(page.ptr, page.nbytes) for page in self._pages.values() if page.mapped and not page.lost]
 
     # physical memory ------------------------------------------------------------------------------------
     def grow(self, driver: Driver, nbytes: int) -> None:
@@ -147,15 +157,15 @@ class Mapping:
         piece = self.granularity
         while piece * 2 * _PIECES <= nbytes:
             piece *= 2
-        self._pages = {page.ptr: page for page in self._pages.values() if page.mapped}  # none that failed halfway
-        start = self.base + self.total
+        self._pages = {page.ptr: page for page in self._pages.values() if page.mapped or page.handle}
+        start = max((page.ptr + page.nbytes for page in self._pages.values()), default=self.base)
         pages = [_Page(start + at, min(piece, nbytes - at)) for at in range(0, nbytes, piece)]
         self._pages.update((page.ptr, page) for page in pages)  # first, so that an interrupt loses none
         try:
             self._fill(driver, pages)
         except BaseException:
             for page in pages:
-                del self._pages[page.ptr]
+                page.lost = page.mapped or bool(page.handle)
             raise
 
     def map_again(self, driver: Driver, spans: Sequence[Span]) -> int:
@@ -165,13 +175,20 @@ class Mapping:
         the other by the kernels that follow (CUDA programming guide, "Virtual aliasing support").
         """
         nbytes = sum(span.nbytes for span in spans)
-        ptr = at = driver.mem_address_reserve(nbytes)
-        second = _Second(ptr, nbytes, [])
-        self._seconds.append(second)  # where it cannot be shown its addresses are freed with the rest
-        for span in spans:
-            second.parts.append((_Window(at, span.nbytes), self._pages[span.ptr]))
-            at += span.nbytes
-        second.show(driver, self.device)
+        pages = [self._pages[span.ptr] for span in spans]
+        ptr = driver.mem_address_reserve(nbytes)
+        starts = accumulate((page.nbytes for page in pages[:-1]), initial=ptr)
+        parts = [(_Window(at, page.nbytes), page) for at, page in zip(starts, pages, strict=True)]
+        second = _Second(ptr, nbytes, parts)
+        self._seconds.append(second)
+        try:
+            second.show(driver, self.device)
+        except BaseException:
+            with suppress(DriverError):  # where it cannot be undone now, the end undoes it
+                second.hide(driver)
+                driver.mem_address_free(ptr, nbytes)
+                self._seconds.remove(second)
+            raise
         return ptr
 
     def empty(self, driver: Driver) -> None:
@@ -183,13 +200,17 @@ class Mapping:
 
     def fill(self, driver: Driver) -> None:
         """Map all again at the same addresses. Where that fails all is given back."""
+        pages = [page for page in self._pages.values() if not page.lost]
         try:
-            self._fill(driver, [page for page in self._pages.values() if not page.mapped or page.doubt])
+            self._fill(driver, [page for page in pages if not page.mapped or page.doubt])
             for second in self._seconds:
                 second.show(driver, self.device)
             self.renew_fence(driver)
-        except BaseException:
-            self.empty(driver)
+        except BaseException as error:
+            for second in self._seconds:
+                _undo(error, partial(second.hide, driver))
+            for page in pages:
+                _undo(error, partial(page.drain, driver))
             raise
 
     def _fill(self, driver: Driver, pages: list[_Page]) -> None:
@@ -199,9 +220,9 @@ class Mapping:
             if pages:
                 end = pages[-1].ptr + pages[-1].nbytes
                 driver.mem_set_access(pages[0].ptr, end - pages[0].ptr, self.device)
-        except BaseException:
+        except BaseException as error:
             for page in pages:
-                page.drain(driver)
+                _undo(error, partial(page.drain, driver))
             raise
 
     # waiting --------------------------------------------------------------------------------------------
@@ -220,7 +241,11 @@ class Mapping:
         """
         self.renew_fence(driver)
         fence, self._fence = self._fence, 0  # an interrupt while it waits must not free it twice
-        driver.mem_free(fence)
+        try:
+            driver.mem_free(fence)
+        except DriverError:
+            self._fence = fence
+            raise
 
     # the end --------------------------------------------------------------------------------------------
     def give_back(self) -> None:
@@ -240,7 +265,7 @@ class Mapping:
                 if self.event:
                     event, self.event = self.event, 0  # a graph in the same garbage may ask afterwards
                     driver.event_destroy(event)
-                if self.mapped:  # else it sleeps, and has waited
+                if self._fence or self.mapped:  # else it sleeps, and has waited, or has never mapped anything
                     self.wait_for_device(driver)
                 self.empty(driver)
                 for second in self._seconds:
@@ -249,3 +274,15 @@ class Mapping:
                     driver.mem_address_free(self.base, self.reserved)
         finally:
             driver.ctx_pop_current()
+
+
+def _undo(error: BaseException, call: Callable[[], None]) -> None:
+    """Undo something because of an error; where that fails, try once more, and then say so in the error (C5)."""
+    for last in (False, True):
+        try:
+            call()
+        except DriverError as second:
+            if last:
+                error.add_note(f"breakgraph: memory of an arena could not be given back: {second.what}")
+        else:
+            return

@@ -23,6 +23,16 @@ class Owner:
     """Somebody who takes a turn, and is nothing else."""
 
 
+_nobody = weakref.ref(Owner())
+_local = threading.local()
+
+
+def _this_thread() -> Owner:
+    """Stands for the calling thread, and dies with it; its number may be another thread's afterwards."""
+    me: Owner = _local.__dict__.setdefault("me", Owner())
+    return me
+
+
 class Turn:
     """The right to use one arena, held by an owner from the first step of its capture or replay to the last.
 
@@ -32,21 +42,21 @@ class Turn:
 
     _lock = threading.RLock()  # one for all arenas: a circle goes through several
     _changed = threading.Condition(_lock)
-    _waiting: dict[int, Turn] = {}  # noqa: RUF012 - for all arenas too
+    _waiting: dict[Owner, Turn] = {}  # noqa: RUF012 - for all arenas too
 
     def __init__(self) -> None:
         self._owner: weakref.ref[object] | None = None
-        self._thread = 0
+        self._thread: weakref.ref[Owner] = _nobody
 
     @property
-    def thread(self) -> int | None:
-        """The thread that has it."""
-        return None if self._owner is None or self._owner() is None else self._thread
+    def taken(self) -> bool:
+        """Whether somebody has it."""
+        return self._owner is not None and self._owner() is not None
 
     @property
     def mine(self) -> bool:
         """Whether the calling thread has it."""
-        return self.thread == threading.get_ident()
+        return self.taken and self._thread() is _this_thread()
 
     def held_by(self, owner: object) -> bool:
         return self._owner is not None and self._owner() is owner
@@ -57,15 +67,15 @@ class Turn:
         Raises `CaptureStateError` where the calling thread has it already, or where waiting would never end.
         """
         with self._lock:
-            me = threading.get_ident()
+            me = _this_thread()
             try:
-                while self.thread is not None:
+                while self.taken:
                     self._refuse_waiting_for(me)
                     self._waiting[me] = self
                     self._changed.wait()
             finally:
                 self._waiting.pop(me, None)
-            self._thread = me
+            self._thread = weakref.ref(me)
             self._owner = weakref.ref(owner, self._wake_waiting)
 
     def give(self, owner: object) -> None:
@@ -75,11 +85,14 @@ class Turn:
                 self._owner = None
                 self._wake_waiting()
 
-    def _refuse_waiting_for(self, me: int) -> None:
+    def _refuse_waiting_for(self, me: Owner) -> None:
         turn: Turn | None = self
         first = True
-        while turn is not None and (thread := turn.thread) is not None:
-            if thread == me:
+        while turn is not None and turn.taken:
+            thread = turn._thread()
+            if thread is None:
+                raise _ended()
+            if thread is me:
                 raise _nested() if first else _circle()
             turn, first = self._waiting.get(thread), False
 
@@ -99,6 +112,14 @@ def _nested() -> CaptureStateError:
         "a capture or replay was begun inside a break of another one that uses the same arena",
         why="the inner one would overwrite what the outer one's later segments still read (C25)",
         remedy="give one of them an arena of its own: bg.capture(arena=bg.Arena())",
+    )
+
+
+def _ended() -> CaptureStateError:
+    return CaptureStateError(
+        "the arena is used by a capture whose thread has ended",
+        why="nobody can close that capture any more, so waiting for it would never end (C25)",
+        remedy="leave a capture scope in the thread that entered it; give other graphs an arena of their own",
     )
 
 

@@ -59,7 +59,8 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         Streams that the forward works on beside the origin: forked at the start of each segment, and joined after
         each break too (C11). A fork that is made and joined within one segment need not be declared.
     debug
-        Refuse what is only warned about otherwise: a stream that took part in a segment and is not declared.
+        Refuse a stream that took part in a segment and is not declared, which is only warned about otherwise; and
+        warn of arrays that outlive the capture in bytes that graphs captured earlier use (`Survivor`).
     execs
         An `ExecCache` whose execs the segments share with those of other graphs.
     name
@@ -108,6 +109,9 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             raise TypeError(
                 f"graph is a BreakableGraph, not an object of type {type(graph).__name__}; a name goes in name="
             )
+        for what, given, kind in (("arena", arena, Arena), ("execs", execs, ExecCache)):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{what} is of type {kind.__name__}, not {type(given).__name__}")
         self._graph = BreakableGraph() if graph is None else graph
         self._name = name
         self._given_stream = stream

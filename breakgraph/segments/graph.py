@@ -257,17 +257,20 @@ class BreakableGraph:
         Parameters
         ----------
         value
-            An array, or a tuple, list, mapping, dataclass or object that holds arrays.
+            An array, or a tuple, list, mapping or dataclass of arrays, to any depth.
 
         Returns
         -------
         value
-            Of the same form, with a contiguous array in place of each array; the value itself while the graph is inert.
+            Of the same form, with a contiguous array in place of each array or cell; the value itself while the graph
+            is inert. Forks that are open are joined for the copy.
 
         Raises
         ------
         CaptureStateError
             Outside this graph's capture scope, or in a break.
+        NotCopyable
+            There is no device array in it, or one of a type that only its own handler can copy.
         """
         if self._state is GraphState.INERT:
             return value

@@ -87,6 +87,14 @@ class Holdings:
             self.exec_bytes += max(before - driver.mem_get_info()[0], 0)
         return made
 
+    def make_own_exec(self, segment: HasGraph, instead: Exec | SharedExec) -> Exec | SharedExec:
+        """An exec for a segment alone, in place of one that cannot be given its parameters."""
+        made = self.make_exec(segment)
+        self._execs.remove(instead)
+        if (destroy := instead.let_go(self._token)) is not None:
+            destroy()
+        return made
+
     def _own(self, made: Exec | SharedExec) -> Exec | SharedExec:
         self._execs.append(made)
         return made
@@ -95,8 +103,9 @@ class Holdings:
     def forget(self) -> None:
         """Let go of the handles without a driver call: their context is gone."""
         self.graphs.clear()
-        for one in self._execs:
-            one.let_go(self._token)
+        if os.getpid() == self._pid:  # in a forked child a lock may be held for ever (C27)
+            for one in self._execs:
+                one.let_go(self._token)
         self._execs.clear()
 
     def release(self) -> list[str]:

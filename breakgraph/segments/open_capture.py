@@ -27,7 +27,7 @@ from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.state import here
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, workplace
-from breakgraph.segments.survivors import find_survivors, out_of_reach
+from breakgraph.segments.survivors import Survivor, find_survivors
 
 __all__ = ["Capture"]
 
@@ -197,12 +197,14 @@ class Capture:
         recorder = self._recorder
         assert recorder is not None  # enter() has succeeded
         failure = error or self._lost
+        survivors: tuple[Survivor, ...] = ()
         notes: list[str] = []
         try:
             attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
             if failure is None:
                 recorder.end_segment()
                 recorder.check_whole()
+                survivors = self._survivors(recorder)
             elif self._lost is None:
                 self._explain(recorder, failure)
         except BaseException as end_error:
@@ -217,12 +219,16 @@ class Capture:
         if failure is not None:
             self._fail(error, failure, notes)
             return
-        assert self._arena is not None
-        survivors = find_survivors(self._arena, self._footprint, recorder.inferred)
-        self._arena.remember(self._footprint)
         self.graph.finish(needs_context=recorder.context_published, survivors=survivors)
         self.over = True
         self._warn(recorder)
+
+    def _survivors(self, recorder: Recorder) -> tuple[Survivor, ...]:
+        """What outlives the capture; asked for while the arena is ours, so that no other capture comes in between."""
+        assert self._arena is not None  # enter() has succeeded
+        found = find_survivors(self._arena, self._footprint, recorder.inferred)
+        self._arena.remember(self._footprint)
+        return found
 
     def _fail(self, error: BaseException | None, failure: BaseException, notes: list[str]) -> None:
         """Leave a failed graph. The body's own exception goes on unmasked; a swallowed one is raised from."""
@@ -278,12 +284,13 @@ class Capture:
                 BreakgraphWarning,
                 stacklevel=4,
             )
-        if kept := out_of_reach(self.graph.survivors, recorder.address):
-            users = dict.fromkeys(user for one in kept for user in one.overwritten_by)
+        overwritten = [one for one in self.graph.survivors if one.overwritten_by]
+        if overwritten and self._options.debug:
+            users = dict.fromkeys(user for one in overwritten for user in one.overwritten_by)
             warnings.warn(
-                f"{len(kept)} array(s) of {sum(one.nbytes for one in kept)} bytes that {self.graph!r} made in a segment"
-                f" are kept for later, and replays of {', '.join(users)} use the same bytes (C18). Make them before the"
-                " capture; what the forward returns, hand to graph.output(...)",
+                f"{len(overwritten)} array(s) of {sum(one.nbytes for one in overwritten)} bytes that were made in a"
+                f" segment outlive the capture, and replays of {', '.join(users)} use the same bytes (C18). What is"
+                " kept for later, make before the capture; what the forward returns, hand to graph.output(...)",
                 BreakgraphWarning,
                 stacklevel=4,
             )

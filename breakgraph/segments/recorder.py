@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from breakgraph import driver as drivers
+from breakgraph.driver import Event
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
 from breakgraph.driver.forks import Forks
 from breakgraph.errors import (
@@ -22,8 +23,8 @@ from breakgraph.errors import (
     DriverError,
     NotCopyable,
 )
-from breakgraph.frameworks import Framework
-from breakgraph.memory import Cell, Landing, plan_copy, tree
+from breakgraph.frameworks import Array, Framework
+from breakgraph.memory import Cell, Landing, is_registered, plan_copy, tree
 from breakgraph.memory.array_copy import ArrayCopy
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.break_points import BARE, BreakPoint
@@ -80,6 +81,7 @@ class Recorder:
         self._forks = Forks(self._driver, stream)
         self._took_part: set[int] = set()  # streams that are known to be part of the open segment
         self._named: set[int] = set()
+        self._event: Event | None = None
 
     # segments -------------------------------------------------------------------------------------------
     @property
@@ -114,7 +116,7 @@ class Recorder:
                 segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), joined, used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
-                    segment.give_exec(holdings.make_exec(segment, kind), holdings.make_exec)
+                    segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)
         except DriverError as error:
             error.where = error.where or self.here
             raise
@@ -195,31 +197,43 @@ class Recorder:
         """Generations of the arena blocks that are destinations of breaks."""
         return frozenset(self._ownership.inferred)
 
-    def address(self, obj: object) -> int | None:
-        """Where a device array lies; None for any other object."""
-        framework = self._ownership.framework(obj)
-        return framework.view(obj).ptr if framework is not None else None
-
     def output(self, value: Any) -> Any:
         """The value with its arrays copied, in this segment, into memory of the graph's own."""
         self._forks.join()  # they may have been written on other streams
+        found = False
 
         def copied(leaf: Any) -> Any:
+            nonlocal found
             array = leaf.array if isinstance(leaf, Cell) else leaf
             framework = self._ownership.framework(array)
-            if framework is None:
-                return leaf
-            source = framework.view(array)
-            with framework.outside_scope(), drivers.relaxed(self._driver):
-                memory = framework.namespace().empty(source.shape, source.dtype)
-            region = framework.view(memory)
-            made = framework.like(array, region, memory)
-            ArrayCopy(framework, made, region, array, source).run(self._stream)
-            self._holdings.kept.append(made)
-            self._holdings.output_bytes += region.nbytes
-            return made
+            if framework is not None:
+                found = True
+                return self._copied(framework, array)
+            if is_registered(leaf):
+                raise _no_output(leaf, "its handler copies into a destination, and there is none")
+            return leaf
 
-        return tree.rebuild(value, copied, objects=True, is_leaf=self._ownership.is_storage)
+        pinned = tree.rebuild(value, copied, is_leaf=self._ownership.is_storage)
+        if not found:
+            raise _no_output(value, "no device array was found in it")
+        return pinned
+
+    def _copied(self, framework: Framework, array: Array) -> Array:
+        source, driver = framework.view(array), self._driver
+        with framework.outside_scope(), drivers.relaxed(driver):
+            memory = framework.namespace().empty(source.shape, source.dtype)
+        region = framework.view(memory)
+        made = framework.like(array, region, memory)
+        self._holdings.kept.append(made)
+        self._holdings.output_bytes += region.nbytes
+        ArrayCopy(framework, made, region, array, source).run(self._stream)
+        current = driver.resolve_stream(framework.current_stream())
+        if current != self._stream and self._forks.include(current):  # what is put there next comes after the copy
+            if self._event is None:
+                self._event = Event(driver.event_create(), driver.event_destroy)
+            driver.event_record(self._event.handle, self._stream)
+            driver.stream_wait_event(current, self._event.handle)
+        return made
 
     # breaks ---------------------------------------------------------------------------------------------
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
@@ -342,3 +356,11 @@ class Recorder:
                     remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
                 )
             warnings.warn(what, BreakgraphWarning, stacklevel=5)
+
+
+def _no_output(value: object, why: str) -> NotCopyable:
+    return NotCopyable(
+        f"an output of type {type(value).__name__} cannot be kept",
+        why=why,
+        remedy="pass arrays, or tuples, lists, mappings or dataclasses of them",
+    )

@@ -35,7 +35,7 @@ class Segment:
         How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
 
-    __slots__ = ("__weakref__", "_exec", "_make_exec", "allocated", "allocations", "graph", "index", "joined", "nodes")
+    __slots__ = ("__weakref__", "_exec", "_make_own", "allocated", "allocations", "graph", "index", "joined", "nodes")
 
     def __init__(self, index: int, graph: int, nodes: int, joined: int, used: SegmentUse) -> None:
         self.index = index
@@ -44,7 +44,7 @@ class Segment:
         self.joined = joined
         self.allocations, self.allocated = used
         self._exec: Exec | SharedExec | None = None
-        self._make_exec: Callable[[HasGraph], Exec | SharedExec] | None = None
+        self._make_own: Callable[[HasGraph, Exec | SharedExec], Exec | SharedExec] | None = None
 
     @property
     def exec(self) -> int:
@@ -56,9 +56,11 @@ class Segment:
         """Whether its exec comes from an `ExecCache`."""
         return self._exec is not None and self._exec.shared
 
-    def give_exec(self, made: Exec | SharedExec, another: Callable[[HasGraph], Exec | SharedExec]) -> None:
-        """Take an exec; ``another`` makes one of its own, for when a shared one cannot be given its parameters."""
-        self._exec, self._make_exec = made, another
+    def give_exec(
+        self, made: Exec | SharedExec, make_own: Callable[[HasGraph, Exec | SharedExec], Exec | SharedExec]
+    ) -> None:
+        """Take an exec; ``make_own`` makes one in its place, for when a shared one cannot be given the parameters."""
+        self._exec, self._make_own = made, make_own
 
     def launch(self, stream: int) -> None:
         if self._exec is None:
@@ -67,8 +69,8 @@ class Segment:
             try:
                 self._exec.launch(self, stream)
             except ExecUpdateRefused:
-                assert self._make_exec is not None  # comes with the exec
-                self._exec = self._make_exec(self)
+                assert self._make_own is not None  # comes with the exec
+                self._exec = self._make_own(self, self._exec)
                 self._exec.launch(self, stream)
         except DriverError as error:
             error.where = error.where or f"segment {self.index}"

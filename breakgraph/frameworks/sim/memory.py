@@ -104,9 +104,10 @@ def _give_back(driver: SimDriver, block: _Dead, live: Mapping[str, tuple[int, ..
         driver.ctx_push_current(block.context)
     try:
         try:
-            if is_capturing(driver, block.stream):
-                return False
-            driver.mem_free_async(block.ptr, block.stream)
+            with driver.lock:  # no other thread begins a capture on the stream between the question and the free
+                if is_capturing(driver, block.stream):
+                    return False
+                driver.mem_free_async(block.ptr, block.stream)
         except DriverError:
             if block.stream <= STREAM_PER_THREAD or block.stream in driver.live()["stream"]:
                 raise

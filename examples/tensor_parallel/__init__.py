@@ -1,0 +1,1 @@
+"""The parts of ``examples/tensor_parallel.py``: read `block` and `exchange` first, they are the example."""
