@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _current: Driver | None = None
+_first = threading.RLock()  # threads that come at once find one driver
 
 
 def current() -> Driver:
@@ -43,7 +44,9 @@ def current() -> Driver:
     """
     global _current
     if _current is None:
-        _current = _make(os.environ.get("BREAKGRAPH_DRIVER") or "cuda", {})
+        with _first:
+            if _current is None:
+                _current = _make(os.environ.get("BREAKGRAPH_DRIVER") or "cuda", {})
     return _current
 
 

@@ -6,6 +6,8 @@ that the origin's next one will depend on. A fork is open as long as some node d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from breakgraph.driver.api import CaptureStatus, DependencyUpdate, Driver, EdgeData
 from breakgraph.errors import DriverError
 
@@ -23,17 +25,24 @@ class Forks:
         self._driver = driver
         self._joined: set[int] = set()
 
-    def joined(self) -> bool:
-        """Whether all work captured so far is ordered before the origin's next node.
+    def joined(self, *, besides: Iterable[int] = ()) -> bool:
+        """Whether all work captured so far is ordered before the origin's next node, or before that of others.
 
-        False too where the driver does not tell any more, since it has given the capture up.
+        ``besides`` are streams whose work need not be joined. False too where the driver does not tell any more, since
+        it has given the capture up.
         """
         try:
             info = self._driver.stream_get_capture_info(self.origin)
             if info.status is not CaptureStatus.ACTIVE:
                 return False
-            self._follow(list(info.dependencies))
-            return len(self._joined) == self._driver.graph_get_node_count(info.graph)
+            self._follow(info.dependencies, self._joined)
+            covered = self._joined
+            for stream in besides:
+                other = self._driver.stream_get_capture_info(stream)
+                if other.id == info.id:
+                    covered = set(covered)
+                    self._follow(other.dependencies, covered)
+            return len(covered) == self._driver.graph_get_node_count(info.graph)
         except DriverError:
             return False
 
@@ -69,9 +78,10 @@ class Forks:
             return False
         return info.status is CaptureStatus.ACTIVE and info.id == ours.id
 
-    def _follow(self, nodes: list[int]) -> None:
+    def _follow(self, heads: Iterable[int], reached: set[int]) -> None:
+        nodes = list(heads)
         while nodes:
             node = nodes.pop()
-            if node not in self._joined:
+            if node not in reached:
                 nodes += self._driver.graph_node_get_dependencies(node)
-                self._joined.add(node)
+                reached.add(node)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import SupportsInt
 
+import numpy as np
+
 __all__ = ["StreamHandle", "stream_handle"]
 
 
@@ -42,8 +44,8 @@ def stream_handle(stream: object) -> int:
     """
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    if hasattr(stream, "__index__") and not isinstance(stream, bool):
-        return int(stream.__index__())
+    if not isinstance(stream, bool) and isinstance(stream, (int, np.integer)):
+        return int(stream)
     if type(stream).__name__.endswith("Stream"):
         for attribute in ("cuda_stream", "ptr"):  # torch's, cupy's
             if isinstance(handle := getattr(stream, attribute, None), int):

@@ -7,6 +7,7 @@ being asked for it by name.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from types import ModuleType
 
@@ -45,9 +46,13 @@ class _Known:
 
     def get(self) -> Framework:
         if self._made is None:
-            self._made = self._make()
+            with _first:
+                if self._made is None:
+                    self._made = self._make()
         return self._made
 
+
+_first = threading.RLock()  # threads that come at once find one framework
 
 _KNOWN: dict[str, _Known] = {
     "cupy": _Known("cuda", "cupy", _cupy),

@@ -228,6 +228,7 @@ class BreakableGraph:
                 yield
             except BaseException as error:
                 try:
+                    running.aux.lead(running.stream)  # what a break that raised has left on them
                     running.aux.follow(running.stream)
                     arena.record_use(running.stream)
                 except BreakgraphError as second:

@@ -21,7 +21,7 @@ from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.callers import site
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
-from breakgraph.segments.explain import explain
+from breakgraph.segments.explain import ELSEWHERE, explain
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.recorder import Options, Phase, Recorder
@@ -30,6 +30,11 @@ from breakgraph.segments.streams import chosen_stream, framework_streams, refuse
 from breakgraph.segments.survivors import Survivor, find_survivors
 
 __all__ = ["Capture"]
+
+_Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the call
+
+#: Scopes of threads that have ended in them. They are never closed: that would act on the thread that does it.
+_orphans: list[object] = []
 
 
 class Capture:
@@ -53,14 +58,16 @@ class Capture:
         self._context = 0
         self._footprint = Footprint()
         self._arena: Arena | None = None
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()  # not its number, which is used again
         self._recorder: Recorder | None = None
         self._named_frameworks = False
         self._lost: BaseException | None = None
         self._interrupt: BaseException | None = None  # came while leaving
         self._frameworks: tuple[Framework, ...] = ()
         self._allocators = ExitStack()
-        self._undo: list[tuple[str, Callable[[], object]]] = []
+        self._kept: tuple[object, ...] = ()  # as long as the capture is open: its stream
+        self._undo: list[_Step] = []
+        self._undo_here: list[_Step] = []  # what only this thread can undo; it comes before the rest
 
     # asked at every break point ---------------------------------------------------------------------------
     @property
@@ -109,8 +116,14 @@ class Capture:
             raise
 
     def drain(self, error: BaseException, *, refused: bool = False) -> None:
-        """Undo whatever was done. Where the capture was ``refused``, the graph is as it was; else it has failed."""
+        """Undo whatever was done. Where the capture was ``refused``, the graph is as it was; else it has failed.
+
+        In another thread, after the end of this one, only what concerns more than this thread is undone.
+        """
         notes: list[str] = []
+        if threading.current_thread() is not self._thread:
+            _orphans.append((self._undo_here, self._allocators))
+            self._undo_here, self._allocators = [], ExitStack()
         if self._recorder is not None:
             self._recorder.abandon_segment(notes)
         notes += self._unwind()
@@ -129,6 +142,7 @@ class Capture:
         for framework in self._frameworks:
             framework.check_context(driver)
         place = workplace(driver, context)
+        self._kept = (place, stream)
         self.stream = place.stream.handle if stream is None else chosen_stream(driver, stream)
         refuse_capturing(driver, self.stream, "captured")
         aux_streams = AuxStreams(driver, aux, self.stream)
@@ -152,12 +166,13 @@ class Capture:
         pause_collector(self)
         for caller in callers:
             place.order(driver, before=caller, after=self.stream)
-            self._undo.append((f"letting stream {caller:#x} wait", partial(place.order, driver, self.stream, caller)))
+            told = f"letting stream {caller:#x} wait"
+            self._undo_here.append((told, partial(place.order, driver, self.stream, caller)))
         aux_streams.lead(self.stream)
-        self._undo.append(("letting the aux streams wait", partial(aux_streams.follow, self.stream)))
-        self._undo.append(("waiting for the aux streams", partial(aux_streams.lead, self.stream)))
+        self._undo_here.append(("letting the aux streams wait", partial(aux_streams.follow, self.stream)))
+        self._undo_here.append(("waiting for the aux streams", partial(aux_streams.lead, self.stream)))
         self._enter_frameworks(arena)
-        self._undo.append(("", self._vacate))
+        self._undo_here.append(("", self._vacate))
         here.capture = self
         holdings = Holdings(driver, context, arena, aux=aux_streams, footprint=self._footprint, cache=self._execs)
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
@@ -167,9 +182,9 @@ class Capture:
     def _enter_frameworks(self, arena: Arena) -> None:
         for framework in self._frameworks:
             scope = ExitStack()
-            self._undo.append(("", scope.close))
+            self._undo_here.append(("", scope.close))
             scope.enter_context(framework.stream_scope(self.stream))
-        self._undo.append(("", self._allocators.close))
+        self._undo_here.append(("", self._allocators.close))
         for framework in self._frameworks:
             self._allocators.enter_context(framework.allocator_scope(self._allocator(arena, framework)))
 
@@ -188,7 +203,7 @@ class Capture:
 
     # leaving ----------------------------------------------------------------------------------------------
     def leave(self, error: BaseException | None) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.current_thread() is not self._thread:
             raise CaptureStateError(
                 "a capture scope was left by another thread than the one that entered it",
                 why="the capture, and the current streams and allocators it has set, are that thread's",
@@ -210,7 +225,7 @@ class Capture:
         except BaseException as end_error:
             failure = failure or end_error
         if failure is not None:
-            self._undo.append(("", partial(recorder.abandon_segment, notes)))
+            self._undo_here.append(("", partial(recorder.abandon_segment, notes)))
         notes += self._unwind()
         if failure is None:
             failure = self._interrupt
@@ -241,10 +256,7 @@ class Capture:
             raise failure
         why = "a segment or a break was lost, and replay would leave that part of the forward out (C6)"
         if isinstance(failure, CaptureInvalidated) and self._lost is None:
-            why += (
-                ". Nothing that this thread did has raised: either the forward swallowed an error, or another thread"
-                " synchronized the context or device meanwhile, which invalidates every capture in it"
-            )
+            why += f". {ELSEWHERE[0].upper()}{ELSEWHERE[1:]}"
         raise CaptureFailed(
             f"the capture of {self.graph!r} is not whole: {failure}",
             why=why,
@@ -255,8 +267,8 @@ class Capture:
         """Undo what entering did, last first; each step is tried whatever became of the one before."""
         notes: list[str] = []
         interrupted: object = None
-        while self._undo:
-            step = what, undo = self._undo[-1]
+        while steps := self._undo_here or self._undo:
+            step = what, undo = steps[-1]
             try:
                 attempt(notes, what, undo)
             except Exception as error:
@@ -266,7 +278,7 @@ class Capture:
                 if interrupted is not step:
                     interrupted = step
                     continue
-            self._undo.pop()
+            steps.pop()
         return notes
 
     def _explain(self, recorder: Recorder, error: BaseException) -> None:

@@ -31,7 +31,7 @@ from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
 from breakgraph.segments.execs import topology
-from breakgraph.segments.explain import explain_in_break
+from breakgraph.segments.explain import meaning
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams
@@ -81,6 +81,7 @@ class Recorder:
         self._forks = Forks(self._driver, stream)
         self._took_part: set[int] = set()  # streams that are known to be part of the open segment
         self._named: set[int] = set()
+        self._joined = 0  # branches, in the open segment
         self._event: Event | None = None
 
     # segments -------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Recorder:
         driver, holdings = self._driver, self._holdings
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                joined = self._forks.join()
+                self._joined += self._forks.join()
                 holdings.graphs.append(driver.stream_end_capture(self._stream))
                 graph = holdings.graphs[-1]
                 self.phase = Phase.BETWEEN
@@ -113,6 +114,7 @@ class Recorder:
                 nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
+                joined, self._joined = self._joined, 0
                 segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), joined, used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
@@ -168,7 +170,7 @@ class Recorder:
         Those are the ones that took part and whose work the forward has not joined, or that are current. The driver
         does not list them, and when the segment has ended they look idle; so they are the ones that were seen.
         """
-        suspects = set() if self._forks.joined() else self._took_part
+        suspects = set() if self._forks.joined(besides=self._holdings.aux.handles) else self._took_part
         current = framework_streams(self._driver, self._frameworks)
         suspects = suspects.union(one for one in current if one != self._stream and self._forks.include(one))
         unnamed = suspects - {*self._holdings.aux.handles} - self._named
@@ -199,7 +201,7 @@ class Recorder:
 
     def output(self, value: Any) -> Any:
         """The value with its arrays copied, in this segment, into memory of the graph's own."""
-        self._forks.join()  # they may have been written on other streams
+        self._joined += self._forks.join()  # they may have been written on other streams
         found = False
 
         def copied(leaf: Any) -> Any:
@@ -293,7 +295,7 @@ class Recorder:
                 error.where = error.where or place
             else:
                 error.add_note(f"raised in {place}")
-            if (note := explain_in_break(error)) is not None:
+            if note := meaning(error):
                 error.add_note(note)
             raise
 

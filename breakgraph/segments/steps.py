@@ -127,10 +127,8 @@ class Break:
         args, kwargs = self._arguments.live(current_forward())
         try:
             running.aux.follow(running.stream)
-            try:
-                result = self._function(*args, **kwargs)
-            finally:
-                running.aux.lead(running.stream)
+            result = self._function(*args, **kwargs)
+            running.aux.lead(running.stream)
             self._landed.land(result, running.stream)
         except BaseException as error:
             error.add_note(f"raised in {self!r}, which was called at {self.site}")
