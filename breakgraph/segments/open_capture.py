@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -32,9 +33,6 @@ from breakgraph.segments.survivors import Survivor, find_survivors
 __all__ = ["Capture"]
 
 _Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the call
-
-#: Scopes of threads that have ended in them. They are never closed: that would act on the thread that does it.
-_orphans: list[object] = []
 
 
 class Capture:
@@ -122,7 +120,7 @@ class Capture:
         """
         notes: list[str] = []
         if threading.current_thread() is not self._thread:
-            _orphans.append((self._undo_here, self._allocators))
+            _never_close((self._undo_here, self._allocators))
             self._undo_here, self._allocators = [], ExitStack()
         if self._recorder is not None:
             self._recorder.abandon_segment(notes)
@@ -318,3 +316,8 @@ class Capture:
 def _add_notes(error: BaseException, notes: list[str]) -> None:
     for note in notes:
         error.add_note(f"breakgraph: {note}")
+
+
+def _never_close(scopes: object) -> None:
+    """Keep scopes of a thread that has ended in them, also at exit: closing them would act on the thread that does."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(scopes))
