@@ -149,7 +149,10 @@ class CaptureIsolation(DriverError):
     """905: the capture would depend on work outside it."""
 
     why = "a captured stream waited on an event that was recorded outside the capture"
-    remedy = "wait before the capture begins or in a break; the capture scope already waits for your current stream"
+    remedy = (
+        "wait before the capture begins or in a break; the capture scope already waits for your current stream."
+        " A stream that was forked before a break is part of the next segment if it is in capture(aux_streams=[...])"
+    )
 
 
 class CaptureImplicit(DriverError):

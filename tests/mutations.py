@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("benchmarks", "breakgraph", "tests", "probes", "pyproject.toml", "README.md")
+COPIED = ("benchmarks", "breakgraph", "examples", "tests", "probes", "pyproject.toml", "README.md")
 WORKERS = 2
 
 
@@ -259,6 +259,30 @@ MUTATIONS = (
         "if self._holds is None or self._holds() is not segment:",
         "if self._holds is None:",
         ("tests/memory/test_exec_cache.py",),
+    ),
+    Mutation(
+        22,
+        "a fork is not joined when its segment ends",
+        "segments/recorder.py",
+        "                self._joined += self._forks.join()\n",
+        "",
+        ("tests/streams/test_auto_join.py",),
+    ),
+    Mutation(
+        23,
+        "what a break has left on an aux stream is not joined at replay",
+        "segments/steps.py",
+        "            running.aux.lead(running.stream)\n",
+        "",
+        ("tests/streams/test_aux_streams.py",),
+    ),
+    Mutation(
+        24,
+        "an aux stream is not forked again after a break",
+        "segments/recorder.py",
+        "        self._holdings.aux.fork(self._stream)\n",
+        "        self._holdings.aux.fork(self._stream) if not self._breaks else None\n",
+        ("tests/streams/test_aux_streams.py",),
     ),
 )
 

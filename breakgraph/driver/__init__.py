@@ -113,10 +113,11 @@ _the_cuda_driver: Driver | None = None
 
 def _cuda() -> Driver:
     global _the_cuda_driver
-    if _the_cuda_driver is None:
-        from breakgraph.driver.cuda import CudaDriver
+    with _first:
+        if _the_cuda_driver is None:
+            from breakgraph.driver.cuda import CudaDriver
 
-        _the_cuda_driver = CudaDriver()
+            _the_cuda_driver = CudaDriver()
     return _the_cuda_driver
 
 

@@ -15,16 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from breakgraph.driver import Driver, Event, stream_handle
-from breakgraph.driver.api import STREAM_LEGACY
+from breakgraph.driver.api import STREAM_LEGACY, STREAM_PER_THREAD
 from breakgraph.errors import CaptureStateError
 
 __all__ = ["AuxStreams"]
 
 
+_NEVER = {STREAM_LEGACY: "the legacy default stream", STREAM_PER_THREAD: "the per-thread default stream"}
+
+
 class AuxStreams:
     """The aux streams of one graph, each once.
 
-    Raises `CaptureStateError` for the legacy default stream, and for the origin.
+    Raises `CaptureStateError` for a default stream, and for the origin.
     """
 
     def __init__(self, driver: Driver, streams: Iterable[object], origin: int) -> None:
@@ -32,11 +35,11 @@ class AuxStreams:
         self._kept = tuple(streams)  # a stream that is dropped is destroyed
         self.handles = tuple(dict.fromkeys(driver.resolve_stream(stream_handle(one)) for one in self._kept))
         for handle in self.handles:
-            if handle in (STREAM_LEGACY, origin):
-                which = "the legacy default stream" if handle == STREAM_LEGACY else "the origin stream"
+            if handle in _NEVER or handle == origin:
                 raise CaptureStateError(
-                    f"{which} was given in aux_streams",
-                    why="an aux stream is forked from the origin, and the legacy stream cannot be captured (900)",
+                    f"{_NEVER.get(handle, 'the origin stream')} was given in aux_streams",
+                    why="an aux stream is forked from the origin; the legacy stream cannot be captured (900), and the"
+                    " per-thread one is another stream where another thread replays",
                     remedy="give streams of your own: bg.driver.current().create_stream()",
                 )
         if self.handles:

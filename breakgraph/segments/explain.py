@@ -12,7 +12,7 @@ _INVALIDATED = 901
 #: Where the first that this thread hears is that its capture has been given up.
 ELSEWHERE = (
     "nothing that this thread did has raised before: either the forward swallowed an error, or another thread"
-    " synchronized the context or device meanwhile, which invalidates every capture in it"
+    " synchronized the context or device (or the capturing stream) meanwhile, which invalidates every capture in it"
 )
 _EVENT_RULE = (
     "if it concerns an event: one that was recorded in a segment cannot be waited on, queried or synchronized once that"

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from breakgraph import driver as drivers
@@ -17,7 +18,7 @@ from breakgraph.memory import Arena
 from breakgraph.memory.turn import Owner
 from breakgraph.segments.accounts import GraphMemory, readable, report
 from breakgraph.segments.context import current_forward
-from breakgraph.segments.holdings import Holdings
+from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.state import Exclusive, GraphState, Running, Step, here, is_capturing
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams, refuse_capturing
@@ -227,12 +228,12 @@ class BreakableGraph:
             try:
                 yield
             except BaseException as error:
-                try:
-                    running.aux.lead(running.stream)  # what a break that raised has left on them
-                    running.aux.follow(running.stream)
-                    arena.record_use(running.stream)
-                except BreakgraphError as second:
-                    error.add_note(f"the end of this replay could not be marked on its stream: {second.what}")
+                notes: list[str] = []  # what the break that raised has left on the aux streams is joined too
+                attempt(notes, "joining the aux streams", partial(running.aux.lead, running.stream))
+                attempt(notes, "letting the aux streams wait", partial(running.aux.follow, running.stream))
+                attempt(notes, "marking the arena's last use", partial(arena.record_use, running.stream))
+                for note in notes:
+                    error.add_note(f"breakgraph: {note}")
                 raise
             else:
                 running.aux.follow(running.stream)

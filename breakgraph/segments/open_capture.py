@@ -13,7 +13,7 @@ from typing import Any
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
 from breakgraph.driver.contexts import restore_context
-from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError
+from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import Allocate, Block
 from breakgraph.memory import Arena, Footprint, default_arena
@@ -26,7 +26,7 @@ from breakgraph.segments.explain import ELSEWHERE, explain
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.recorder import Options, Phase, Recorder
-from breakgraph.segments.state import here
+from breakgraph.segments.state import GraphState, here
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, workplace
 from breakgraph.segments.survivors import Survivor, find_survivors
 
@@ -110,7 +110,8 @@ class Capture:
         try:
             self._enter(stream, aux, arena, framework_names)
         except BaseException as error:
-            self.drain(error, refused=isinstance(error, CaptureStateError))
+            begun = self.graph.state is GraphState.CAPTURING
+            self.drain(error, refused=not begun and not isinstance(error, DriverError))
             raise
 
     def drain(self, error: BaseException, *, refused: bool = False) -> None:

@@ -1,0 +1,164 @@
+"""What the tests of streams and threads share: side streams and their forks, threads that must come to an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import holds, on_stream, refill, zeros
+
+import breakgraph as bg
+from breakgraph.driver.api import CaptureStatus
+
+
+class Order:
+    """Orders streams by events that live as long as this does: a fork, or a join."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._events: list[Any] = []
+
+    def __call__(self, before: Any, after: Any) -> None:
+        """Let stream ``after`` wait for what is on stream ``before`` now."""
+        event = self.event()
+        self._driver.event_record(event, int(before))
+        self._driver.stream_wait_event(int(after), event)
+
+    def event(self) -> int:
+        """A new event."""
+        self._events.append(bg.driver.Event(self._driver.event_create(), self._driver.event_destroy))
+        return int(self._events[-1].handle)
+
+
+class StreamWait:
+    """Orders streams as the wait call of an array library does: by an event that nobody sees, gone at once."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __call__(self, before: Any, after: Any) -> None:
+        event = self._driver.event_create()
+        self._driver.event_record(event, int(before))
+        self._driver.stream_wait_event(int(after), event)
+        self._driver.event_destroy(event)
+
+
+class Mixed:
+    """Forks by events and joins by stream waits, or the other way round, in turn."""
+
+    def __init__(self, driver: Any) -> None:
+        self._ways = [Order(driver), StreamWait(driver)]
+
+    def __call__(self, before: Any, after: Any) -> None:
+        self._ways.reverse()
+        self._ways[0](before, after)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {"events": Order, "stream waits": StreamWait, "mixed": Mixed}
+
+
+class Scene:
+    """An input ``x``, an output ``main`` of the origin and one of each side stream, all outside the arena."""
+
+    def __init__(self, driver: Any, xp: Any, sides: int = 1, way: Callable[[Any], Any] = Order) -> None:
+        self.driver = driver
+        self.x, self.main = zeros(xp), zeros(xp)
+        self.outs = [zeros(xp) for _ in range(sides)]
+        self.sides = [driver.create_stream() for _ in range(sides)]
+        self.order = way(driver)
+        driver.synchronize()
+
+    def on(self, at: int = 0) -> Any:
+        """A scope in which a side stream is the current one."""
+        return on_stream(self.x, self.sides[at])
+
+    def fork(self, at: int = 0, source: int | None = None) -> Any:
+        """Let a side stream wait for the origin, or for the side ``source``; a scope in which it is the current one."""
+        self.order(bg.current_stream() if source is None else self.sides[source], self.sides[at])
+        return self.on(at)
+
+    def join(self, at: int = 0, into: int | None = None) -> None:
+        """Let the origin, or the side ``into``, wait for a side stream."""
+        self.order(self.sides[at], bg.current_stream() if into is None else self.sides[into])
+
+    def put(self, x: float) -> None:
+        """New input, and outputs that no forward writes; all of it there when this returns."""
+        self.driver.synchronize()
+        refill(self.x, x)
+        for out in (self.main, *self.outs):
+            refill(out, -1)
+        self.driver.synchronize()
+
+    def replay(self, graph: Any, x: float, **options: Any) -> None:
+        """Replay with new input, and wait for it."""
+        self.put(x)
+        graph.replay(**options)
+        self.driver.synchronize()
+
+    @property
+    def values(self) -> list[float]:
+        """Of ``main`` and of each side's output, which must be alike in all elements."""
+        self.driver.synchronize()
+        hosts = [out.get() for out in (self.main, *self.outs)]
+        assert all(bool((host == host[0]).all()) for host in hosts), hosts
+        return [float(host[0]) for host in hosts]
+
+    def check_sides_usable(self) -> None:
+        """Every side stream captures nothing, and work on it runs."""
+        self.driver.synchronize()
+        for side, out in zip(self.sides, self.outs, strict=True):
+            assert self.driver.stream_is_capturing(int(side)) == CaptureStatus.NONE
+            with on_stream(out, side):
+                np.add(self.x, 1000, out=out)
+            self.driver.stream_synchronize(int(side))
+            assert holds(out, self.x.get() + 1000)
+
+
+def in_threads(driver: Any, *work: Callable[[], Any], seconds: float = 20.0, context: int | None = None) -> list[Any]:
+    """Run each in a thread of its own, in the caller's context; a thread that hangs fails the test.
+
+    Returns what each returned, or the exception that it raised.
+    """
+    context = driver.ctx_get_current() if context is None else context
+    outcomes: list[Any] = [None] * len(work)
+
+    def run(at: int, call: Callable[[], Any]) -> None:
+        if context:
+            driver.ctx_set_current(context)
+        try:
+            outcomes[at] = call()
+        except BaseException as error:
+            outcomes[at] = error
+
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(work)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(until - time.monotonic(), 0))
+    hung = [at for at, thread in enumerate(threads) if thread.is_alive()]
+    if hung:
+        pytest.fail(f"threads {hung} of {len(threads)} are still running after {seconds} s")
+    return outcomes
+
+
+def all_well(outcomes: Iterable[Any]) -> list[Any]:
+    """The outcomes of `in_threads`, none of which may be an exception."""
+    outcomes = list(outcomes)
+    raised = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    for error in sorted(raised, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # the others have waited for its thread in vain
+    return outcomes
+
+
+def full_text(error: BaseException | None) -> str:
+    """All that an error says: itself, its notes, and those it was raised from."""
+    said: list[str] = []
+    while error is not None:
+        said += [str(error), *getattr(error, "__notes__", ())]
+        error = error.__cause__
+    return "\n".join(said)
