@@ -963,3 +963,11 @@ def test_what_a_break_with_out_in_a_cell_returns_is_the_cells_array(driver: Any,
         x + 1
         assert fill(x, out=cell) is cell.array
     assert holds(cell.array, 7)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2), (0,)])
+def test_a_cell_of_any_shape_takes_a_value_of_the_host(driver: Any, xp: Any, shape: tuple[int, ...]) -> None:
+    cell = bg.Cell(shape, np.float32)
+    cell.write(7)
+    assert cell.array.shape == shape
+    assert holds(cell.array, 7)

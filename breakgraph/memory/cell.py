@@ -63,7 +63,7 @@ class Cell:
             other = frameworks.of(source, driver)
             if other is None:
                 host = np.asarray(source, dtype=self.array.dtype)
-                self.array.set(np.ascontiguousarray(np.broadcast_to(host, self.array.shape)))
+                self.array.set(np.array(np.broadcast_to(host, self.array.shape), order="C"))  # keeps 0 dimensions
             else:
                 region = other.view(source)
                 ArrayCopy(

@@ -4,6 +4,7 @@ asks for it             while it is held by            what happens
 any thread              nobody                         has the turn
 the thread that has it  itself                         refused: the inner one would overwrite the outer one's bytes
 another thread          a thread that goes on          waits
+another thread          a thread that has ended       refused: nobody can end that turn any more
 another thread          a thread that waits, itself    refused: both would wait for ever
                         or through others, for a turn
                         of the one that asks
