@@ -10,7 +10,7 @@ import pytest
 
 from breakgraph.driver.api import EventFlag, StreamFlag
 from breakgraph.driver.region import Region
-from breakgraph.driver.sim import RaceWarning
+from breakgraph.driver.sim import RaceWarning, SimDriver
 
 from .world import World, floats, in_thread
 
@@ -322,3 +322,16 @@ def test_clocks_do_not_grow_with_streams_that_came_and_went(world: Racing) -> No
         world.driver.synchronize()
     world.write("last", world.stream)
     assert len(world.driver.streams.get(world.stream).lane.clock) == 1
+
+
+def test_memory_that_came_back_in_stream_order_is_nobodys_race_however_much_came_back() -> None:
+    """The finder remembers so many frees only; what it forgets it takes to be ordered (a program of the fuzz)."""
+    sim = SimDriver(schedule="fifo")
+    sim.ensure_context()
+    one, other = sim.stream_create(), sim.stream_create()
+    blocks = [sim.mem_alloc_async(512, one) for _ in range(600)]
+    for ptr in blocks:
+        sim.mem_free_async(ptr, one)
+    for _ in range(600):
+        sim.memset_d8_async(sim.mem_alloc_async(512, other), 7, 512, other)
+    assert not sim.races

@@ -182,19 +182,22 @@ class SimDriver(ContextCalls, StreamCalls, GraphCalls, MemoryCalls, CopyCalls):
         ``capture`` are the streams that are capturing; the graph of an open capture is not counted.
         """
         with self.lock:
-            open_graphs = {capture.graph.handle for capture in self.captures.open}
+            open_captures = tuple(self.captures.open)
+            open_graphs = {capture.graph.handle for capture in open_captures}
             return {
                 "context": tuple(self.contexts),
                 "stream": tuple(self.streams),
                 "event": tuple(self.events),
-                "graph": tuple(handle for handle in self.graphs if handle not in open_graphs),
+                "graph": tuple(
+                    handle for handle in tuple(self.graphs) if handle not in open_graphs
+                ),  # a destructor may run
                 "graph_exec": tuple(self.execs),
                 "module": tuple(self.modules),
                 "allocation": tuple(self.heaps.live),
                 "host_allocation": self.host.live,
                 "reservation": tuple(self.virtual.reservations),
                 "physical": tuple(self.virtual.physical),
-                "capture": tuple(stream.handle for capture in self.captures.open for stream in capture.streams),
+                "capture": tuple(stream.handle for capture in open_captures for stream in tuple(capture.streams)),
             }
 
     @property

@@ -41,6 +41,7 @@ class Heaps:
         self.live: dict[int, Allocation] = {}
         self.of_graphs: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
         self._returned: list[tuple[int, int, Clock]] = []
+        self._forgotten: Clock = {}  # lies before all that is handed out: rather miss a race than invent one
 
     def take(self, nbytes: int, context: Context, *, pooled: bool = False) -> Allocation:
         """Addresses and memory, which may not be touched before `open`. `Refuse` 1 for no bytes, 2 for too many."""
@@ -90,7 +91,7 @@ class Heaps:
     def before(self, allocation: Allocation) -> list[Clock]:
         """What lies before the first use of bytes that came back in stream order."""
         low, high = allocation.ptr, allocation.ptr + allocation.size
-        return [clock for start, end, clock in self._returned if start < high and low < end]
+        return [self._forgotten, *(clock for start, end, clock in self._returned if start < high and low < end)]
 
     def close(self, allocation: Allocation, clock: Clock | None = None) -> None:
         """Nothing may touch it any more; its addresses and memory serve again.
@@ -99,9 +100,11 @@ class Heaps:
         """
         if clock is not None:
             if len(self._returned) > _MOST_RETURNED:
-                self._returned = [one for one in self._returned if not self._finder.has_waited(one[2])]
+                # An empty clock is that of a free which is running just now.
+                self._returned = [one for one in self._returned if not (one[2] and self._finder.has_waited(one[2]))]
             if len(self._returned) > _MOST_RETURNED:
-                del self._returned[0]
+                for lane, time in self._returned.pop(0)[2].items():
+                    self._forgotten[lane] = max(time, self._forgotten.get(lane, 0))
             self._returned.append((allocation.ptr, allocation.ptr + allocation.size, clock))
         self._space.close(allocation.ptr, allocation.nbytes)
         device = allocation.context.device
