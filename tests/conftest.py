@@ -20,6 +20,7 @@ import pytest
 DISABLED = os.environ.pop("BREAKGRAPH_DISABLE", None)
 
 import breakgraph as bg  # noqa: E402
+from breakgraph import frameworks  # noqa: E402
 from breakgraph.driver.api import CaptureMode, CaptureStatus, Driver  # noqa: E402
 
 CHOSEN = os.environ.get("BREAKGRAPH_DRIVER", "")
@@ -29,6 +30,7 @@ SEED = int(os.environ.get("BREAKGRAPH_TEST_SEED", "7"))
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "races: this test plants races; the fixture does not complain about them")
     config.addinivalue_line("markers", "keeps_handles: this test leaves driver handles on purpose")
+    config.addinivalue_line("markers", "libraries(*names): array libraries that take part beside the driver's own")
     for warning in ("pytest.PytestUnraisableExceptionWarning", "pytest.PytestUnhandledThreadExceptionWarning"):
         config.addinivalue_line("filterwarnings", f"error::{warning}")
     config.addinivalue_line("filterwarnings", "error::breakgraph.errors.BreakgraphWarning")
@@ -60,6 +62,16 @@ def _no_gpu() -> str:
     except bg.errors.DriverNotFound as error:
         return f"no GPU: {error.what}" + (f" ({error.why})" if error.why else "")
     return ""
+
+
+@pytest.fixture(autouse=True)
+def _registry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that has imported what the test asks for: other tests' imports stay in this process."""
+    marker = request.node.get_closest_marker("libraries")
+    hidden = {"torch", "numba", "cuda.core"}.difference(marker.args if marker else ())
+    known = {name: one for name, one in frameworks._KNOWN.items() if name not in hidden}
+    monkeypatch.setattr(frameworks, "_KNOWN", known)
+    monkeypatch.setattr(frameworks, "_by_type", {})
 
 
 @pytest.fixture(scope="session")

@@ -153,11 +153,10 @@ def test_a_room_imports_only_rooms_below_it(module: Path) -> None:
     assert not above, f"breakgraph/{module.relative_to(PACKAGE)} imports from above: {above}"
 
 
-def test_only_one_file_imports_the_bindings() -> None:
-    users = {
-        str(module.relative_to(PACKAGE))
-        for module in modules()
-        for _, name in imported(module)
-        if name.partition(".")[0] == "cuda"
-    }
-    assert users == {"driver/cuda.py"}
+def test_only_one_file_imports_the_bindings_and_one_the_library_over_them() -> None:
+    users: dict[str, set[str]] = {}
+    for module in modules():
+        for _, name in imported(module):
+            if name.partition(".")[0] == "cuda":
+                users.setdefault(".".join(name.split(".")[:2]), set()).add(str(module.relative_to(PACKAGE)))
+    assert users == {"cuda.bindings": {"driver/cuda.py"}, "cuda.core": {"frameworks/cuda_core.py"}}

@@ -1,16 +1,21 @@
-"""What the layers above need to know of an array library, and no more."""
+"""What the layers above need to know of an array library, and no more: the protocol that anyone can implement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import threading
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol
 
+from breakgraph import driver as drivers
 from breakgraph.driver.api import Driver
 from breakgraph.driver.region import Region
+from breakgraph.errors import BreakgraphError
+from breakgraph.frameworks.device_memory import DeviceMemory
+from breakgraph.frameworks.runs import copy_runs, zero_runs
 
-__all__ = ["Allocate", "Array", "Block", "Framework"]
+__all__ = ["Allocate", "Array", "Block", "Framework", "Pushed", "ScopedStreams"]
 
 #: An array of whichever library: opaque here, and only ever handed back to its framework.
 Array = Any
@@ -25,51 +30,131 @@ class Block(Protocol):
     def nbytes(self) -> int: ...
 
 
-#: From a size in bytes to a block of at least that size.
-Allocate = Callable[[int], Block]
+class Allocate(Protocol):
+    """From a size in bytes to a block of at least that size."""
+
+    @property
+    def arena(self) -> object:
+        """The arena that it comes from: one and the same for graphs that share memory."""
+
+    def __call__(self, nbytes: int) -> Block: ...
 
 
 class Framework(Protocol):
     """One array library, on one driver.
 
-    Streams are handles. Current stream and allocator are per thread, as in the libraries themselves.
+    Derive from it and implement the abstract methods: the others have a default that is right for a library without
+    the feature. Then `breakgraph.frameworks.register` an instance; docs/frameworks.md has a worked example.
+
+    Streams are handles. Current stream and allocator are per thread, as in the libraries themselves. Nothing here may
+    wait for the device, or make a call that a capture forbids, except in `empty` and `outside_scope`.
     """
 
-    name: str
+    name: str  #: by which ``capture(frameworks=...)`` knows it
     driver_name: str  #: ``"cuda"`` or ``"sim"``: the driver whose memory its arrays are in
+    names_streams: bool = False  #: each call of the library names its stream, so its default does not move a replay
 
+    # arrays -----------------------------------------------------------------------------------------------
+    @abstractmethod
     def owns(self, obj: object) -> bool:
-        """Whether ``obj`` is one of its arrays. Must be cheap, must not import anything."""
+        """Whether ``obj`` is one of its arrays. Must be cheap, must not import anything; asked about any object."""
 
-    def check_context(self, driver: Driver) -> None:
-        """Raise `CaptureStateError` where the library cannot work in the current context (C31)."""
-
+    @abstractmethod
     def view(self, array: Array) -> Region:
         """Where the array lies."""
 
+    @abstractmethod
     def over(self, region: Region, owner: object = None) -> Array:
-        """An array over given memory. It keeps ``owner`` alive, and nothing else."""
+        """An array over given memory. It, and every view of it, keeps ``owner`` alive, and nothing else."""
 
     def like(self, array: Array, region: Region, owner: object = None) -> Array:
         """`over`, with whatever else makes ``array`` what it is (a subclass, a device)."""
+        return self.over(region, owner)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """A new C-contiguous array of a dtype that `view` has told, from its current allocator.
+
+        By default memory of the driver's own.
+        """
+        region = Region.contiguous_at(0, shape, dtype)
+        if not region.size:
+            return self.over(region)
+        memory = DeviceMemory(drivers.current(), region.nbytes)
+        return self.over(Region.contiguous_at(memory.ptr, shape, dtype), memory)
 
     def copy(self, dst: Array, src: Array, stream: int) -> None:
-        """Copy elements between two arrays of any strides and equal shape and dtype, on ``stream``."""
+        """Copy elements between two arrays of any strides and equal shape and dtype, on ``stream``.
+
+        By default a copy of the driver's for each contiguous run of both.
+        """
+        copy_runs(drivers.current(), self.view(dst), self.view(src), stream)
 
     def zero(self, dst: Array, stream: int) -> None:
-        """Fill an array of any strides with zeros, on ``stream``."""
+        """Fill an array of any strides with zeros, on ``stream``. By default one fill for each contiguous run."""
+        zero_runs(drivers.current(), self.view(dst), stream)
 
-    def current_stream(self) -> int:
-        """The handle of its current stream (0 for the default stream)."""
+    # streams ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def current_stream(self) -> int | None:
+        """The handle of its current stream (0 for the default stream); None where there is no such thing."""
 
+    @abstractmethod
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         """Make ``stream`` its current stream inside the scope."""
 
+    # allocations and contexts -----------------------------------------------------------------------------
     def allocator_scope(self, allocate: Allocate) -> AbstractContextManager[object]:
-        """Take its allocations from ``allocate`` inside the scope, in this thread."""
+        """Take its allocations from ``allocate`` inside the scope, in this thread.
+
+        What the scope gives (``with ... as kept``) lives as long as the captured graph. By default the library goes
+        on as before, and what the driver forbids in a capture is an error there.
+        """
+        return nullcontext()
 
     def outside_scope(self) -> AbstractContextManager[object]:
         """Inside an `allocator_scope`: take allocations from where they came from before it."""
+        return nullcontext()
+
+    def check_context(self, driver: Driver) -> None:
+        """Raise `CaptureStateError` where the library cannot work in the current context (C31)."""
+        return
 
     def namespace(self) -> ModuleType:
-        """The library's NumPy-like functions and constructors."""
+        """The library's NumPy-like functions and constructors, if it has them."""
+        raise BreakgraphError(f"{self.name} has no functions that answer as NumPy's do")
+
+
+class ScopedStreams:
+    """Current streams for a library that has none: the one of the innermost scope, in this thread."""
+
+    names_streams = True
+
+    def __init__(self) -> None:
+        self._scopes = _Scopes()
+
+    def current_stream(self) -> int | None:
+        return self._scopes.streams[-1] if self._scopes.streams else None
+
+    def stream_scope(self, stream: int) -> AbstractContextManager[object]:
+        return Pushed(self._scopes.streams, stream)
+
+
+class Pushed:
+    """A scope in which an item is the last of a stack. Each replay enters some, so it is made to be quick."""
+
+    __slots__ = ("_item", "_stack")
+
+    def __init__(self, stack: list[Any], item: Any) -> None:
+        self._stack = stack
+        self._item = item
+
+    def __enter__(self) -> None:
+        self._stack.append(self._item)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.pop()
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.streams: list[int] = []

@@ -8,14 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
-from breakgraph.driver import Driver, Region
-from breakgraph.errors import BreakgraphError, CaptureStateError
-from breakgraph.frameworks.base import Allocate, Array
+from breakgraph.driver import Driver, Region, StreamHandle
+from breakgraph.errors import BreakgraphError
+from breakgraph.frameworks.base import Allocate, Array, Framework
+from breakgraph.frameworks.contexts import refuse_other_than_primary
 
 __all__ = ["CupyFramework"]
 
 
-class CupyFramework:
+class CupyFramework(Framework):
     """`breakgraph.frameworks.base.Framework` over ``cupy.ndarray``.
 
     Raises `BreakgraphError` where cupy is not installed, naming the extra that brings it.
@@ -34,19 +35,7 @@ class CupyFramework:
         return isinstance(obj, self._ndarray)
 
     def check_context(self, driver: Driver) -> None:
-        """Raise `CaptureStateError` unless the current context is the device's primary one (C31)."""
-        current = driver.ctx_get_current()
-        if not current:
-            return  # the library makes the primary one current
-        device = driver.ctx_get_device()
-        primary = driver.device_primary_ctx_retain(device)
-        driver.device_primary_ctx_release(device)
-        if current != primary:
-            raise CaptureStateError(
-                "cupy takes part in a capture on a context that is not the primary one of its device",
-                why="cupy keeps modules and memory per device, so what it made in one context breaks in another",
-                remedy="make the primary context current, or leave cupy out: bg.capture(frameworks=())",
-            )
+        refuse_other_than_primary(driver, "cupy")
 
     def view(self, array: Array) -> Region:
         return Region(array.data.ptr, array.shape, array.strides, array.dtype)
@@ -56,6 +45,9 @@ class CupyFramework:
 
     def like(self, array: Array, region: Region, owner: object = None) -> Array:
         return self._over(type(array), region, owner)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self._cupy.empty(shape, dtype)
 
     def copy(self, dst: Array, src: Array, stream: int) -> None:
         with self.stream_scope(stream):
@@ -72,7 +64,7 @@ class CupyFramework:
         cuda = self._cupy.cuda
         scope: AbstractContextManager[object]
         if hasattr(cuda.Stream, "from_external"):
-            scope = cuda.Stream.from_external(_Handle(stream))
+            scope = cuda.Stream.from_external(StreamHandle(stream))
         else:
             scope = cuda.ExternalStream(stream)  # deprecated where there is the other
         return scope
@@ -108,18 +100,6 @@ class CupyFramework:
         memory = cuda.UnownedMemory(low, high - low, owner, cuda.get_device_id())
         pointer = cuda.MemoryPointer(memory, region.ptr - low)
         return kind(region.shape, region.dtype, pointer, region.strides)
-
-
-class _Handle:
-    """A stream's handle in CUDA's stream protocol, version 0. It owns nothing, so cupy will not either."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, self._handle)
 
 
 class _AllocatorsBefore(threading.local):

@@ -6,6 +6,7 @@ from breakgraph import driver as drivers
 from breakgraph.driver import Region
 from breakgraph.errors import DTypeMismatch, ShapeMismatch
 from breakgraph.frameworks.base import Array, Framework
+from breakgraph.frameworks.dtypes import dtype_name
 
 __all__ = ["ArrayCopy", "fit"]
 
@@ -14,9 +15,9 @@ def fit(dst: Region, src: Region, path: str) -> Region:
     """The part of ``dst`` that ``src`` fills: all of it, or the leading rows of a longer first axis (C15)."""
     if dst.dtype != src.dtype:
         raise DTypeMismatch(
-            f"{path} is {src.dtype} and its destination {dst.dtype}",
+            f"{path} is {dtype_name(src.dtype)} and its destination {dtype_name(dst.dtype)}",
             why="later segments read the destination's bytes as its own dtype (C15)",
-            remedy=f"convert it in the break: result.astype({dst.dtype.name!r})",
+            remedy=f"convert it in the break: result.astype({dtype_name(dst.dtype)!r}), or torch's result.to(...)",
         )
     target = dst
     if src.ndim and src.ndim == dst.ndim and src.shape[0] < dst.shape[0]:
@@ -39,7 +40,7 @@ class ArrayCopy:
 
     def stage(self, stream: int | None = None) -> None:
         """Take the source aside, so that nothing this copy's neighbours write can reach it."""
-        spare = self._framework.namespace().empty(self.source.shape, self.source.dtype)
+        spare = self._framework.empty(self.source.shape, self.source.dtype)
         region = self._framework.view(spare)
         ArrayCopy(self._framework, spare, region, self._src, self.source).run(stream)
         self._src, self.source = spare, region
@@ -51,7 +52,7 @@ class ArrayCopy:
         if self.target.overlaps(self.source):
             self.stage(stream)
         if stream is None:
-            stream = self._framework.current_stream()
+            stream = self._framework.current_stream() or 0
         if self.target.contiguous and self.source.contiguous:
             drivers.current().memcpy_dtod_async(self.target.ptr, self.source.ptr, self.source.nbytes, stream)
         else:

@@ -202,7 +202,8 @@ class BreakableGraph:
         if stream is not None:
             handle = driver.resolve_stream(stream_handle(stream))
         else:
-            current = framework_streams(driver, self._frameworks)
+            moving = [one for one in self._frameworks if not one.names_streams]
+            current = framework_streams(driver, moving) or framework_streams(driver, self._frameworks)
             if len(current) != 1:
                 which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
                 raise CaptureStateError(

@@ -15,7 +15,7 @@ from breakgraph.driver import Driver
 from breakgraph.driver.contexts import restore_context
 from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
-from breakgraph.frameworks.base import Allocate, Block
+from breakgraph.frameworks.base import Block
 from breakgraph.memory import Arena, Footprint, default_arena
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
@@ -170,31 +170,29 @@ class Capture:
         aux_streams.lead(self.stream)
         self._undo_here.append(("letting the aux streams wait", partial(aux_streams.follow, self.stream)))
         self._undo_here.append(("waiting for the aux streams", partial(aux_streams.lead, self.stream)))
-        self._enter_frameworks(arena)
+        kept = self._enter_frameworks(arena)
         self._undo_here.append(("", self._vacate))
         here.capture = self
         holdings = Holdings(driver, context, arena, aux=aux_streams, footprint=self._footprint, cache=self._execs)
+        holdings.kept += kept
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
         self.graph.begin(holdings, self._frameworks, self.stream)
         self._recorder.begin_segment()
 
-    def _enter_frameworks(self, arena: Arena) -> None:
+    def _enter_frameworks(self, arena: Arena) -> list[object]:
+        """Set their streams and allocators. Returns what they need as long as the graph lives."""
         for framework in self._frameworks:
             scope = ExitStack()
             self._undo_here.append(("", scope.close))
             scope.enter_context(framework.stream_scope(self.stream))
         self._undo_here.append(("", self._allocators.close))
-        for framework in self._frameworks:
-            self._allocators.enter_context(framework.allocator_scope(self._allocator(arena, framework)))
+        scopes = [framework.allocator_scope(_FromArena(self, arena, framework)) for framework in self._frameworks]
+        return [self._allocators.enter_context(scope) for scope in scopes]
 
-    def _allocator(self, arena: Arena, framework: Framework) -> Allocate:
-        def allocate(nbytes: int) -> Block:
-            stream = framework.current_stream()
-            if stream != self.stream and self._recorder is not None:
-                self._recorder.note_stream(stream)
-            return arena.allocate(nbytes, stream)
-
-        return allocate
+    def note_stream(self, stream: int) -> None:
+        """Memory was allocated for work on a stream."""
+        if stream != self.stream and self._recorder is not None:
+            self._recorder.note_stream(stream)
 
     def _vacate(self) -> None:
         if here.capture is self:
@@ -305,13 +303,31 @@ class Capture:
                 BreakgraphWarning,
                 stacklevel=4,
             )
-        late = [one.name for one in libraries.taking_part(self._driver) if one not in self._frameworks]
+        late = [
+            one.name
+            for one in libraries.taking_part(self._driver)
+            if one not in self._frameworks and not one.names_streams
+        ]
         if late and not self._named_frameworks:
             warnings.warn(
                 f"{', '.join(late)} was imported while the capture was open, so its work was not captured",
                 BreakgraphWarning,
                 stacklevel=4,
             )
+
+
+class _FromArena:
+    """The allocator that one framework is given: `breakgraph.frameworks.base.Allocate`."""
+
+    def __init__(self, capture: Capture, arena: Arena, framework: Framework) -> None:
+        self.arena = arena
+        self._capture, self._framework = capture, framework
+
+    def __call__(self, nbytes: int) -> Block:
+        current = self._framework.current_stream()
+        stream = self._capture.stream if current is None else current
+        self._capture.note_stream(stream)
+        return self.arena.allocate(nbytes, stream)
 
 
 def _add_notes(error: BaseException, notes: list[str]) -> None:

@@ -28,7 +28,7 @@ def scrub_padding_tail(n: int, *arrays: Any) -> None:
             raise NotCopyable(
                 f"cannot zero the rows of a {type(array).__name__}", remedy="pass device arrays of the current driver"
             )
-        zero_rows_from(driver, framework, array, n, framework.current_stream())
+        zero_rows_from(driver, framework, array, n, framework.current_stream() or 0)
 
 
 def zero_rows_from(driver: Driver, framework: Framework, array: Array, n: int, stream: int) -> None:

@@ -223,13 +223,13 @@ class Recorder:
     def _copied(self, framework: Framework, array: Array) -> Array:
         source, driver = framework.view(array), self._driver
         with framework.outside_scope(), drivers.relaxed(driver):
-            memory = framework.namespace().empty(source.shape, source.dtype)
+            memory = framework.empty(source.shape, source.dtype)
         region = framework.view(memory)
         made = framework.like(array, region, memory)
         self._holdings.kept.append(made)
         self._holdings.output_bytes += region.nbytes
         ArrayCopy(framework, made, region, array, source).run(self._stream)
-        current = driver.resolve_stream(framework.current_stream())
+        (current,) = framework_streams(driver, [framework]) or [self._stream]
         if current != self._stream and self._forks.include(current):  # what is put there next comes after the copy
             if self._event is None:
                 self._event = Event(driver.event_create(), driver.event_destroy)
@@ -267,6 +267,7 @@ class Recorder:
                     value, landed = self._land_inferred(result, name)
                 else:
                     value, landed = self._land(point, destination, result, arguments)
+                del result  # before a segment is open: its end may free memory on this very stream
             self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
         self._holdings.steps.append(
             Break(

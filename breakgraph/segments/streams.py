@@ -52,8 +52,9 @@ def chosen_stream(driver: Driver, stream: object) -> int:
 
 
 def framework_streams(driver: Driver, frameworks: Iterable[Framework]) -> list[int]:
-    """The current stream of each framework, each stream once."""
-    return list(dict.fromkeys(driver.resolve_stream(framework.current_stream()) for framework in frameworks))
+    """The current stream of each framework that has one, each stream once."""
+    current = (framework.current_stream() for framework in frameworks)
+    return list(dict.fromkeys(driver.resolve_stream(stream) for stream in current if stream is not None))
 
 
 def refuse_capturing(driver: Driver, stream: int, use: str) -> None:

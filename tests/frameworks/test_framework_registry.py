@@ -6,14 +6,21 @@ Proves that none is imported unasked, and what each wrong name is answered.
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from fakes import Buffer, DeviceNDArray, FakeNumba, FakeTorch
 from support import child
 
+import breakgraph as bg
 from breakgraph import frameworks
+from breakgraph.driver import Region
 from breakgraph.errors import BreakgraphError
+from breakgraph.frameworks import Framework, ScopedStreams
+
+pytestmark = pytest.mark.libraries("torch", "numba", "cuda.core")
 
 
 class Stub(ModuleType):
@@ -34,8 +41,11 @@ class CudaDriver:
 def without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this process had never imported cupy, and could not."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(frameworks._KNOWN["cupy"], "_made", None)
     monkeypatch.setattr(frameworks, "_by_type", {})
+    for name, module in {"cupy": None, "torch": None, "numba": "numba.cuda", "cuda.core": None, "generic": ""}.items():
+        monkeypatch.setattr(frameworks._KNOWN[name], "_made", None)
+        if module != "":
+            monkeypatch.setitem(sys.modules, module or name, None)
 
 
 @pytest.fixture
@@ -70,17 +80,114 @@ def test_the_simulators_arrays_take_part_on_the_simulator(sim: Any) -> None:
 
 @pytest.mark.usefixtures("without_cupy")
 def test_what_the_program_has_not_imported_does_not_take_part() -> None:
-    assert frameworks.taking_part(CudaDriver()) == ()  # type: ignore[arg-type]
+    assert [one.name for one in frameworks.taking_part(CudaDriver())] == ["generic"]  # type: ignore[arg-type]
     assert frameworks.of(object(), CudaDriver()) is None  # type: ignore[arg-type]
 
 
 def test_what_it_has_imported_takes_part_on_its_own_driver_alone(stub: Stub, sim: Any) -> None:
-    (cupy,) = frameworks.taking_part(CudaDriver())  # type: ignore[arg-type]
-    assert cupy.name == "cupy"
+    cupy, generic = frameworks.taking_part(CudaDriver())  # type: ignore[arg-type]
+    assert (cupy.name, generic.name) == ("cupy", "generic")
     assert [one.name for one in frameworks.taking_part(sim)] == ["sim"]
     array = stub.ndarray()
     assert frameworks.of(array, CudaDriver()) is cupy  # type: ignore[arg-type]
     assert frameworks.of(array, sim) is None
+
+
+def test_libraries_are_asked_in_order_and_the_one_that_takes_any_array_is_asked_last(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, fake in {
+        "torch": FakeTorch(),
+        "numba.cuda": FakeNumba(),
+        "cuda.core": SimpleNamespace(Buffer=Buffer),
+    }.items():
+        monkeypatch.setitem(sys.modules, module, fake)
+    monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(cuda=sys.modules["numba.cuda"]))
+    driver: Any = CudaDriver()
+    assert [one.name for one in frameworks.taking_part(driver)] == ["cupy", "torch", "numba", "cuda.core", "generic"]
+    interface = {"version": 3, "data": (0, False), "shape": (0,), "strides": None, "typestr": "<f4"}
+    region = Region.contiguous_at(0, (0,), np.dtype(np.float32))
+    with_interface = type("array", (stub.ndarray,), {"__cuda_array_interface__": interface})()
+    assert frameworks.of(with_interface, driver).name == "cupy"
+    numba = type("array", (DeviceNDArray,), {"__cuda_array_interface__": interface})(region, None)
+    assert frameworks.of(numba, driver).name == "numba"
+    assert frameworks.of(Buffer(0, 0, None), driver).name == "cuda.core"
+    assert frameworks.of(SimpleNamespace(__cuda_array_interface__=interface), driver).name == "generic"
+
+
+@pytest.mark.parametrize(
+    ("module", "fake"),
+    [
+        ("torch", SimpleNamespace(compile=None, cuda=SimpleNamespace(is_available=lambda: False))),
+        ("torch", SimpleNamespace()),  # in the middle of its import
+        ("numba.cuda", SimpleNamespace(external_stream=None)),  # numba's own simulator
+        ("cuda.core", SimpleNamespace(experimental=None)),
+    ],
+    ids=["torch without a device", "torch half imported", "numba's simulator", "an old cuda.core"],
+)
+@pytest.mark.usefixtures("without_cupy")
+def test_a_library_that_cannot_be_used_does_not_take_part(
+    monkeypatch: pytest.MonkeyPatch, module: str, fake: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, module, fake)
+    assert [one.name for one in frameworks.taking_part(CudaDriver())] == ["generic"]  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("without_cupy")
+def test_a_library_named_and_not_installed_is_an_error_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(BreakgraphError, match="torch cannot be imported") as refused:
+        frameworks.taking_part(CudaDriver(), ["torch"])  # type: ignore[arg-type]
+    assert isinstance(refused.value.__cause__, ImportError)
+
+
+class Mine(ScopedStreams, Framework):
+    """The least that a framework is."""
+
+    name, driver_name = "mine", "sim"
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def owns(self, obj: object) -> bool:
+        return isinstance(obj, self._kind) and getattr(obj, "mine", True)
+
+    def view(self, array: Any) -> Region:
+        return Region.contiguous_at(0, (0,), np.dtype(np.float32))
+
+    def over(self, region: Region, owner: object = None) -> Any:
+        return self._kind()
+
+
+def test_a_registered_framework_takes_part_and_is_asked_first(sim: Any, xp: Any) -> None:
+    array = xp.zeros(3)
+    assert frameworks.of(array, sim).name == "sim"
+    frameworks.register(Mine(type(array)))
+    assert [one.name for one in frameworks.taking_part(sim)] == ["mine", "sim"]
+    assert frameworks.of(array, sim).name == "mine"
+    assert bg.array_namespace() is xp, "whoever is asked first, this is the driver's own"
+
+
+def test_a_name_is_registered_once(sim: Any) -> None:
+    frameworks.register(Mine(bytearray))
+    for _ in range(2):
+        with pytest.raises(BreakgraphError, match="'mine' is known already"):
+            frameworks.register(Mine(bytearray))
+    assert [one.name for one in frameworks.taking_part(sim)] == ["mine", "sim"]
+
+
+def test_an_object_of_a_known_type_that_is_no_array_is_none(sim: Any) -> None:
+    """As torch has one type for the tensors of every device."""
+
+    class Tensor:
+        def __init__(self, mine: bool) -> None:
+            self.mine = mine
+
+    frameworks.register(Mine(Tensor))
+    assert frameworks.of(Tensor(True), sim).name == "mine"
+    assert frameworks.of(Tensor(False), sim) is None
+    assert frameworks.of(Tensor(True), sim).name == "mine"
 
 
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are(sim: Any) -> None:

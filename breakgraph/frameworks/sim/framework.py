@@ -7,9 +7,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from breakgraph import driver as drivers
-from breakgraph.driver import Driver, Region
+from breakgraph.driver import Region
 from breakgraph.errors import BreakgraphError
-from breakgraph.frameworks.base import Allocate
+from breakgraph.frameworks.base import Allocate, Framework, Pushed
 from breakgraph.frameworks.sim import functions
 from breakgraph.frameworks.sim.array import SimArray
 from breakgraph.frameworks.sim.namespace import SimNamespace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SimFramework"]
 
 
-class SimFramework:
+class SimFramework(Framework):
     """`breakgraph.frameworks.base.Framework` over `SimArray`, on whichever simulated device is current."""
 
     name = "sim"
@@ -29,9 +29,6 @@ class SimFramework:
 
     def owns(self, obj: object) -> bool:
         return isinstance(obj, SimArray)
-
-    def check_context(self, driver: Driver) -> None:
-        """Simulated arrays keep no caches per context, so any will do (C31)."""
 
     def view(self, array: SimArray) -> Region:
         if array._driver is not _device():
@@ -48,6 +45,9 @@ class SimFramework:
     def like(self, array: SimArray, region: Region, owner: object = None) -> SimArray:
         return type(array)(array._driver, region, owner)
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> SimArray:
+        return cast(SimArray, self.namespace().empty(shape, dtype))
+
     def copy(self, dst: SimArray, src: SimArray, stream: int) -> None:
         with self.stream_scope(stream):
             functions.assign(dst, src)
@@ -60,16 +60,16 @@ class SimFramework:
         return _state().stream
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
-        return _Pushed(_state().streams, stream)
+        return Pushed(_state().streams, stream)
 
     def allocator_scope(self, allocate: Allocate) -> AbstractContextManager[object]:
         allocators = _state().allocators
-        return _Pushed(allocators, (allocate, allocators[-1][0]))
+        return Pushed(allocators, (allocate, allocators[-1][0]))
 
     def outside_scope(self) -> AbstractContextManager[object]:
         allocators = _state().allocators
         before = allocators[-1][1]
-        return _Pushed(allocators, (before, before))
+        return Pushed(allocators, (before, before))
 
     def namespace(self) -> ModuleType:
         driver = _device()
@@ -77,22 +77,6 @@ class SimFramework:
         if found is None:
             found = driver.__dict__.setdefault("_array_namespace", SimNamespace(driver))
         return cast(ModuleType, found)
-
-
-class _Pushed:
-    """A scope in which an item is the last of a stack."""
-
-    __slots__ = ("_item", "_stack")
-
-    def __init__(self, stack: list[Any], item: Any) -> None:
-        self._stack = stack
-        self._item = item
-
-    def __enter__(self) -> None:
-        self._stack.append(self._item)
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.pop()
 
 
 def _device() -> SimDriver:
