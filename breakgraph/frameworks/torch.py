@@ -123,6 +123,9 @@ class TorchFramework(Framework):
     def allocator_scope(self, allocate: Allocate) -> Iterator[object]:
         """Open the private pool that belongs to the arena of ``allocate``, and give it: graphs keep it alive."""
         pool = self._pool(allocate.arena)
+        if not self._open.has_blas:
+            self._torch.cuda.current_blas_handle()  # one for each thread; making one allocates, which a segment cannot
+            self._open.has_blas = True
         self._forget_workspaces()
         pool.open()
         self._open.pools.append(pool)
@@ -201,10 +204,11 @@ class _Pool:
 
 
 class _OpenPools(threading.local):
-    """Per thread: the pools of the open scopes, the innermost scope's last."""
+    """Per thread: the pools of the open scopes, the innermost scope's last, and whether cuBLAS has a handle there."""
 
     def __init__(self) -> None:
         self.pools: list[_Pool] = []
+        self.has_blas = False
 
 
 class _Bytes:
