@@ -40,6 +40,13 @@ def test_a_program_runs_as_printed_and_prints_what_it_says(driver: Any, page: Pa
     assert done.stdout.splitlines() == promised
 
 
+def test_a_forward_that_forks_runs_with_capture_switched_off_too() -> None:
+    (program,) = (param.values[1] for param in PROGRAMS if "stream_wait_event" in param.values[1])
+    eager = program.partition("x.set(")[0] + "driver.stream_synchronize(int(side))\nprint(graph.state, out.get())\n"
+    done = child(eager, BREAKGRAPH_DISABLE="1")
+    assert done.stdout == "inert [4. 4. 4. 4.]\n", done.stderr
+
+
 @pytest.mark.parametrize(("page", "link"), LINKS)
 def test_a_link_leads_to_something_in_the_checkout(page: Path, link: str) -> None:
     assert (page.parent / link).exists()

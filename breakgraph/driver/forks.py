@@ -60,7 +60,8 @@ class Forks:
             return 0  # given up: whoever ends it is told so
         followed = {edge.tail for edge in driver.graph_get_edges(info.graph)}
         leaves = [node for node in driver.graph_get_nodes(info.graph) if node not in followed]
-        branches = [node for node in leaves if node not in info.dependencies]
+        waited = {*info.dependencies}
+        branches = [node for node in leaves if node not in waited]
         driver.stream_update_capture_dependencies(
             self.origin,
             (*info.dependencies, *branches),

@@ -28,7 +28,12 @@ class StreamHandle:
         return (0, self.handle)
 
     def __eq__(self, other: object) -> bool:
-        return int(other) == self.handle if isinstance(other, SupportsInt) else NotImplemented
+        if isinstance(other, StreamHandle):
+            return other.handle == self.handle
+        try:
+            return stream_handle(other) == self.handle
+        except TypeError:
+            return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.handle)

@@ -21,11 +21,14 @@ from breakgraph.errors import CaptureStateError
 __all__ = ["AuxStreams"]
 
 
-_NEVER = {STREAM_LEGACY: "the legacy default stream", STREAM_PER_THREAD: "the per-thread default stream"}
+_NEVER = {
+    STREAM_LEGACY: ("the legacy default stream", "the driver cannot capture it (900)"),
+    STREAM_PER_THREAD: ("the per-thread default stream", "it is another stream where another thread replays"),
+}
 
 
 class AuxStreams:
-    """The aux streams of one graph, each once.
+    """The aux streams of one graph, each once. They are the caller's to keep free of other threads' work (C1).
 
     Raises `CaptureStateError` for a default stream, and for the origin.
     """
@@ -36,10 +39,10 @@ class AuxStreams:
         self.handles = tuple(dict.fromkeys(driver.resolve_stream(stream_handle(one)) for one in self._kept))
         for handle in self.handles:
             if handle in _NEVER or handle == origin:
+                which, why = _NEVER.get(handle, ("the origin stream", "an aux stream is forked from the origin"))
                 raise CaptureStateError(
-                    f"{_NEVER.get(handle, 'the origin stream')} was given in aux_streams",
-                    why="an aux stream is forked from the origin; the legacy stream cannot be captured (900), and the"
-                    " per-thread one is another stream where another thread replays",
+                    f"{which} was given in aux_streams",
+                    why=why,
                     remedy="give streams of your own: bg.driver.current().create_stream()",
                 )
         if self.handles:

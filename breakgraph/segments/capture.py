@@ -135,6 +135,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         before, graph.name = graph.name, self._name or graph.name
         if capture_disabled() or not (driver := drivers.current()).can_capture:
             graph.become_inert()
+            here.inert.append(self)
             return graph
         self._capture = Capture(graph, driver, self._options, self._break_on, self._execs)
         try:
@@ -147,6 +148,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         return graph
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        here.inert = [scope for scope in here.inert if scope is not self]
         if self._capture is not None:
             self._capture.leave(error)
             self._capture = None

@@ -11,8 +11,9 @@ _INVALIDATED = 901
 
 #: Where the first that this thread hears is that its capture has been given up.
 ELSEWHERE = (
-    "nothing that this thread did has raised before: either the forward swallowed an error, or another thread"
-    " synchronized the context or device (or the capturing stream) meanwhile, which invalidates every capture in it"
+    "nothing that this thread did has raised before: the forward swallowed an error, or a destructor freed device"
+    " memory in the segment, or another thread synchronized the context or device (or the capturing stream) meanwhile,"
+    " which invalidates every capture in it"
 )
 _EVENT_RULE = (
     "if it concerns an event: one that was recorded in a segment cannot be waited on, queried or synchronized once that"
@@ -25,10 +26,13 @@ def explain(error: Exception, where: str, *, invalidated: bool) -> str:
     """A note for an error that left the body of a capture in the segment ``where``."""
     note = f"raised while {where} was being captured"
     if invalidated and _code(error) != _INVALIDATED:
-        note += (
-            "; the driver has given the capture up, since such a call cannot be recorded."
-            " Make it a break (bg.break_point, bg.break_here), or move it before the capture"
-        )
+        if _is_cuda_error(error):
+            note += (
+                "; the driver has given the capture up, since such a call cannot be recorded."
+                " Make it a break (bg.break_point, bg.break_here), or move it before the capture"
+            )
+        else:
+            note += "; the driver had given the capture up before"
     elif isinstance(error, NotImplementedError):
         note += "; the library refuses this call inside a capture. Make it a break (bg.break_point, bg.break_here)"
     meant = meaning(error)
@@ -40,11 +44,21 @@ def meaning(error: BaseException) -> str:
     return {_INVALID_VALUE: _EVENT_RULE, _INVALIDATED: ELSEWHERE}.get(_code(error), "")
 
 
+#: What libraries over the driver raise with a result code in it, and torch, which has it in the text.
+_OF_LIBRARIES = frozenset({"CUDARuntimeError", "CUDADriverError", "CudaAPIError", "AcceleratorError"})
+
+
+def _is_cuda_error(error: BaseException) -> bool:
+    return isinstance(error, DriverError) or type(error).__name__ in _OF_LIBRARIES or "CUDA error" in str(error)
+
+
 def _code(error: BaseException) -> int:
     """The driver's result code, from our calls or a library's; 0 where it tells none."""
     if isinstance(error, DriverError):
         return error.code
-    code = getattr(error, "status", getattr(error, "code", 0))  # cupy's, numba's
-    if not isinstance(code, int):
+    if not _is_cuda_error(error):
         return 0
-    return code or (_INVALID_VALUE if "CUDA error: invalid argument" in str(error) else 0)  # torch's
+    code = getattr(error, "status", getattr(error, "code", 0))  # cupy's, numba's
+    if isinstance(code, int) and code:
+        return code
+    return _INVALID_VALUE if "CUDA error: invalid argument" in str(error) else 0

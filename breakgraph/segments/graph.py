@@ -21,7 +21,7 @@ from breakgraph.segments.context import current_forward
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.state import Exclusive, GraphState, Running, Step, here, is_capturing
 from breakgraph.segments.steps import Break, Segment
-from breakgraph.segments.streams import framework_streams, refuse_capturing
+from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
 from breakgraph.segments.survivors import Survivor
 
 __all__ = ["BreakableGraph"]
@@ -213,6 +213,8 @@ class BreakableGraph:
                 )
             handle = current[0]
         refuse_capturing(driver, handle, "replayed on")
+        if stream is not None:
+            refuse_foreign(driver, workplace(driver, holdings.context).event.handle, handle, "replayed on")
         for aux in holdings.aux.handles:
             refuse_capturing(driver, aux, "waited for")
         return handle
@@ -324,9 +326,9 @@ class BreakableGraph:
                 )
             if forget and self._holdings is not None:
                 self._holdings.forget()
-            notes = self._let_go()
             self._state, self.error, self.replays, self._stream = state, None, 0, None
             self.survivors = ()
+            notes = self._let_go()
         finally:
             self._busy.give(owner)
         if notes:

@@ -27,7 +27,7 @@ from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.holdings import Holdings, attempt
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.state import GraphState, here
-from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, workplace
+from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, refuse_foreign, workplace
 from breakgraph.segments.survivors import Survivor, find_survivors
 
 __all__ = ["Capture"]
@@ -101,6 +101,9 @@ class Capture:
         self._recorder.abandon_segment(notes)
         self._recorder.phase = Phase.LOST
         self._lost = error
+        # The rest of the body runs eagerly (C6): in memory of its own, and after what the break left on aux streams.
+        attempt(notes, "", self._allocators.close)
+        attempt(notes, "joining the aux streams", partial(self._recorder.aux.lead, self.stream))
         _add_notes(error, notes)
 
     # entering ---------------------------------------------------------------------------------------------
@@ -145,8 +148,12 @@ class Capture:
         self.stream = place.stream.handle if stream is None else chosen_stream(driver, stream)
         refuse_capturing(driver, self.stream, "captured")
         aux_streams = AuxStreams(driver, aux, self.stream)
+        for given, use in ((() if stream is None else (self.stream,), "captured"), (aux_streams.handles, "forked")):
+            for one in given:
+                refuse_capturing(driver, one, use)
+                refuse_foreign(driver, place.event.handle, one, use)
         callers = [one for one in framework_streams(driver, self._frameworks) if one != self.stream]
-        for caller in (*callers, *aux_streams.handles):
+        for caller in callers:
             refuse_capturing(driver, caller, "waited for")
         arena = arena if arena is not None else default_arena(driver, context)
         if not arena.belongs_to(driver, context):
@@ -214,6 +221,7 @@ class Capture:
         try:
             attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
             if failure is None:
+                recorder.name_streams_outside(stacklevel=4)
                 recorder.end_segment()
                 recorder.check_whole()
                 survivors = self._survivors(recorder)

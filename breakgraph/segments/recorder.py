@@ -27,6 +27,7 @@ from breakgraph.frameworks import Array, Framework
 from breakgraph.memory import Cell, Landing, is_registered, plan_copy, tree
 from breakgraph.memory.array_copy import ArrayCopy
 from breakgraph.segments.arguments import Arguments, Frozen
+from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
@@ -80,6 +81,7 @@ class Recorder:
         self._breaks = 0
         self._forks = Forks(self._driver, stream)
         self._took_part: set[int] = set()  # streams that are known to be part of the open segment
+        self._outside: set[int] = set()  # streams that were given memory in a segment, and are no part of it
         self._named: set[int] = set()
         self._joined = 0  # branches, in the open segment
         self._event: Event | None = None
@@ -161,8 +163,9 @@ class Recorder:
     # streams --------------------------------------------------------------------------------------------
     def note_stream(self, stream: int) -> None:
         """A stream is used now, so it exists, and may be asked whether it is part of the open segment."""
-        if self.phase is Phase.SEGMENT and stream != self._stream and self._forks.include(stream):
-            self._took_part.add(stream)
+        if self.phase is not Phase.SEGMENT or stream in (self._stream, *self._took_part, *self._outside):
+            return
+        (self._took_part if self._forks.include(stream) else self._outside).add(stream)
 
     def _name_undeclared_streams(self) -> None:
         """Warn of streams that the forward seems to go on with after the break, as if they were still forked (C11).
@@ -177,13 +180,27 @@ class Recorder:
         if not unnamed:
             return
         self._named |= unnamed
-        which = ", ".join(map(hex, sorted(unnamed)))
-        what = f"stream {which} took part in {self.here} and is not in aux_streams"
+        what = f"stream {', '.join(map(hex, sorted(unnamed)))} took part in {self.here} and is not in aux_streams"
         why = "its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured"
         remedy = "capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before"
+        self._tell(what, why, remedy, stacklevel=6)
+
+    def name_streams_outside(self, *, stacklevel: int) -> None:
+        """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
+        outside, self._outside = self._outside - self._named, set()
+        if outside:
+            self._named |= outside
+            what = f"stream {', '.join(map(hex, sorted(outside)))} was given memory in {self.here}, and was not forked"
+            why = "what is put on it runs at once, uncaptured: replay leaves it out, and nothing orders it"
+            remedy = (
+                "let it wait for bg.current_stream() in each segment in which it is used, or declare it in aux_streams"
+            )
+            self._tell(what, why, remedy, stacklevel=stacklevel + 1)
+
+    def _tell(self, what: str, why: str, remedy: str, *, stacklevel: int) -> None:
         if self._options.debug:
             raise CaptureStateError(what, why=why, remedy=remedy)
-        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=5)
+        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=stacklevel)
 
     @property
     def invalidated(self) -> bool:
@@ -192,6 +209,10 @@ class Recorder:
             return self._driver.stream_is_capturing(self._stream) == CaptureStatus.INVALIDATED
         except DriverError:
             return False
+
+    @property
+    def aux(self) -> AuxStreams:
+        return self._holdings.aux
 
     # memory ---------------------------------------------------------------------------------------------
     @property
@@ -253,6 +274,7 @@ class Recorder:
             name = f"{self._breaks} {point.name!r}"
             self._claims.claim(destination, name)
             self._name_undeclared_streams()
+            self.name_streams_outside(stacklevel=5)
             self.end_segment()
             self.phase = Phase.BREAK
             self._holdings.aux.follow(self._stream)

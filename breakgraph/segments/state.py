@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from breakgraph.driver import Driver, StreamHandle
+from breakgraph.segments.streams import eager_stream
 
 if TYPE_CHECKING:
     from breakgraph.segments.aux_streams import AuxStreams
@@ -73,6 +74,7 @@ class Step(Protocol):
 class _Here(threading.local):
     def __init__(self) -> None:
         self.capture: Capture | None = None
+        self.inert: list[object] = []  # the open scopes that only run their bodies (C7)
         self.replays: list[weakref.ref[Running]] = []  # weakly: a replay that was interrupted is under way no more
         self.contexts: list[Any] = []
 
@@ -95,8 +97,13 @@ def is_capturing() -> bool:
 
 
 def current_stream() -> StreamHandle | None:
-    """The stream that work belongs on now: in a segment, in a break, at replay; else None."""
+    """The stream that work belongs on now: in a segment, in a break, at replay; else None.
+
+    In a capture scope that is inert it is the current stream of the first framework, on which the body runs.
+    """
     running = here.replay
     if running is not None and running.inside is here.capture:  # the replay is the inner one of the two
         return StreamHandle(running.stream)
-    return None if here.capture is None else StreamHandle(here.capture.stream)
+    if here.capture is not None:
+        return StreamHandle(here.capture.stream)
+    return eager_stream() if here.inert else None

@@ -6,12 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from breakgraph import driver as drivers
-from breakgraph.driver import Driver, Event, Stream, stream_handle
+from breakgraph.driver import Driver, Event, Stream, StreamHandle, stream_handle
 from breakgraph.driver.api import STREAM_LEGACY, CaptureStatus
-from breakgraph.errors import CaptureImplicit, CaptureStateError
-from breakgraph.frameworks import Framework
+from breakgraph.errors import CaptureImplicit, CaptureStateError, DriverError
+from breakgraph.frameworks import Framework, taking_part
 
-__all__ = ["Workplace", "chosen_stream", "framework_streams", "refuse_capturing", "workplace"]
+__all__ = [
+    "Workplace",
+    "chosen_stream",
+    "eager_stream",
+    "framework_streams",
+    "refuse_capturing",
+    "refuse_foreign",
+    "workplace",
+]
+
+
+_NOT_OF_THIS_CONTEXT = (1, 400)  # invalid value, invalid handle: what the driver answers for such a stream
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,30 @@ def framework_streams(driver: Driver, frameworks: Iterable[Framework]) -> list[i
     """The current stream of each framework that has one, each stream once."""
     current = (framework.current_stream() for framework in frameworks)
     return list(dict.fromkeys(driver.resolve_stream(stream) for stream in current if stream is not None))
+
+
+def eager_stream() -> StreamHandle | None:
+    """The current stream of the first framework in use, where there is one."""
+    driver = drivers.current()
+    streams = framework_streams(driver, taking_part(driver))
+    return StreamHandle(streams[0]) if streams else None
+
+
+def refuse_foreign(driver: Driver, event: int, stream: int, use: str) -> None:
+    """Refuse a stream of another context than the current one, before anything is put on it.
+
+    An event can only be recorded on a stream of its own context (CUDA driver API, cuEventRecord).
+    """
+    try:
+        driver.event_record(event, stream)
+    except DriverError as error:
+        if error.code not in _NOT_OF_THIS_CONTEXT:
+            raise
+        raise CaptureStateError(
+            f"stream {stream:#x} cannot be {use}: it is no stream of the current context",
+            why=f"an event of this context cannot be recorded on it ({error.name})",
+            remedy="make the stream where bg.driver.current() and the current context are those of the graph",
+        ) from error
 
 
 def refuse_capturing(driver: Driver, stream: int, use: str) -> None:

@@ -399,3 +399,33 @@ def test_a_blocking_capture_of_somebody_else_refuses_what_needs_the_legacy_strea
     graph.replay()
     assert holds(out, 1)
     assert_next_capture_works(xp)
+
+
+@pytest.mark.parametrize("place", ["stream", "aux_streams", "replay"])
+def test_a_stream_of_another_context_is_refused_before_anything_is_put_on_it(sim: Any, xp: Any, place: str) -> None:
+    x, out = zeros(xp), zeros(xp)
+    sim.ctx_create(0)
+    foreign = sim.create_stream()
+    sim.ctx_pop_current()
+    with bg.capture() as graph:
+        np.add(x, 1, out=out)
+    launched = sim.calls["graph_launch"]
+    with pytest.raises(bg.errors.CaptureStateError, match="no stream of the current context"):
+        if place == "replay":
+            graph.replay(stream=foreign)
+        else:
+            with bg.capture(**{place: foreign if place == "stream" else [foreign]}):
+                np.add(x, 1, out=out)
+    assert sim.calls["graph_launch"] == launched
+    refill(x, 4)
+    graph.replay()
+    assert holds(out, 5)
+
+
+def test_a_handle_equals_ints_and_streams_and_nothing_else(driver: Any, xp: Any) -> None:
+    stream = driver.create_stream()
+    handle = bg.driver.StreamHandle(int(stream))
+    assert handle == int(stream)
+    assert handle == stream
+    for other in (float(int(stream)), np.zeros(4), None, "stream", True):
+        assert handle.__eq__(other) is NotImplemented

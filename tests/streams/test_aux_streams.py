@@ -1017,3 +1017,39 @@ def test_where_capture_is_switched_off_the_same_program_runs_eagerly() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["inert", "0"]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.races
+def test_a_stream_that_is_used_in_a_segment_without_a_fork_is_named(sim: Any, xp: Any, debug: bool) -> None:
+    """Its work runs once, and replay leaves it out: the commonest way to lose part of a forward."""
+    x, main, beside, side = zeros(xp), zeros(xp), zeros(xp), sim.create_stream()
+    sim.synchronize()
+    told = pytest.raises(CaptureFailed, match="was not forked") if debug else pytest.warns(match="was not forked")
+    with told, bg.capture(debug=debug) as graph:
+        np.add(x, 1, out=main)
+        bg.break_graph()
+        np.add(x, 2, out=main)
+        with on_stream(x, side):
+            np.add(x * 7, 0, out=beside)
+    assert graph.state == ("failed" if debug else "captured")
+    sim.synchronize()
+
+
+def test_what_comes_after_a_swallowed_error_has_memory_of_its_own(sim: Any, xp: Any) -> None:
+    """The rest of the body runs eagerly, so the arena's rules are not those it needs (C6)."""
+    x, arena, found = zeros(xp), bg.Arena(), []
+
+    def fails() -> None:
+        raise KeyError("planned")
+
+    with pytest.raises(CaptureFailed), bg.capture(arena=arena) as graph:
+        try:
+            bg.break_here(fails, bg.IN_PLACE)
+        except KeyError:
+            found.append(arena.used)
+            y = x + 1
+            found.append(arena.used)
+    assert found == [0, 0]
+    assert holds(y, 1)
+    assert graph.state == "failed"
