@@ -176,12 +176,18 @@ class _TorchCuda(threading.local):
 
     def __init__(self) -> None:
         self.stack = [0]
+        self.blas_handles = 0
 
     def is_available(self) -> bool:
         return True
 
     def current_device(self) -> int:
         return 0
+
+    def current_blas_handle(self) -> int:
+        assert not bg.is_capturing(), "the first one in a thread allocates"
+        self.blas_handles += 1
+        return 1
 
     def graph_pool_handle(self) -> tuple[int, int]:
         _TorchCuda.pools += 1
