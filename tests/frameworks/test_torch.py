@@ -632,6 +632,7 @@ def test_a_fork_of_torchs_own_is_joined(cuda: Any) -> None:
     graph.close()
 
 
+@nothing_captured
 def test_cells_and_arrays_of_cupy_take_results_of_torch_and_the_other_way_round(cuda: Any, xp: Any) -> None:
     torch = cuda
     x, cell = torch.ones(4, device="cuda"), bg.Cell(4, np.float32)
