@@ -225,6 +225,9 @@ class Driver(Protocol):
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
         """The nodes that this one runs after, each once; without the edge data."""
 
+    def graph_node_get_dependent_count(self, node: int) -> int:
+        """How many nodes run after this one: cuGraphNodeGetDependentNodes without a list."""
+
     def graph_instantiate(self, graph: int, flags: int = 0) -> int: ...
     def graph_exec_update(self, graph_exec: int, graph: int) -> None: ...
     def graph_exec_destroy(self, graph_exec: int) -> None: ...

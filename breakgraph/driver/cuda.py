@@ -56,10 +56,11 @@ class CudaDriver:
         cu = self._cu = bindings or _import_bindings()
         initialize(cu)
         edge_data = self.driver_get_version() >= _EDGE_DATA_SINCE
-        # In 12.9 the bare names are the form without edge data; a driver older than the newer form has only those.
+        # In 12.9 the bare names are the form without edge data, which is all that an older driver has.
         self._get_capture_info = newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
         self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", edge_data)
         self._get_dependencies = newest(cu, "cuGraphNodeGetDependencies", "_v2", edge_data)
+        self._get_dependents = newest(cu, "cuGraphNodeGetDependentNodes", "_v2", edge_data)
         self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
         self._edge_data = edge_data
         self._graph_launch = cu.cuGraphLaunch
@@ -222,9 +223,7 @@ class CudaDriver:
 
     def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
         count = self.graph_get_node_count(graph)
-        if not count:
-            return ()
-        nodes, _ = call(self._cu.cuGraphGetNodes, graph, count)
+        nodes, _ = call(self._cu.cuGraphGetNodes, graph, count) if count else ((), 0)
         return tuple(map(int, nodes))
 
     def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
@@ -243,11 +242,12 @@ class CudaDriver:
         return NodeType(integer(self._cu.cuGraphNodeGetType, node))
 
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
-        nodes, *_, count = call(self._get_dependencies, node, 2)  # nearly every node has one: no need to count first
-        if count == 2:
-            *_, count = call(self._get_dependencies, node)
-            nodes, *_ = call(self._get_dependencies, node, count)
-        return tuple(dict.fromkeys(map(int, nodes[:count])))
+        *_, count = call(self._get_dependencies, node)
+        nodes, *_ = call(self._get_dependencies, node, count) if count else ((),)
+        return tuple(dict.fromkeys(map(int, nodes)))
+
+    def graph_node_get_dependent_count(self, node: int) -> int:
+        return int(call(self._get_dependents, node)[-1])  # without a length it counts
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:
         return integer(self._cu.cuGraphInstantiate, graph, flags)

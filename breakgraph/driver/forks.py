@@ -52,16 +52,15 @@ class Forks:
         A branch is a leaf: a node that no other one, and not yet the origin, depends on. What the origin depends on
         already keeps its edge data.
         """
-        if self.joined():
-            return 0
         driver = self._driver
         info = driver.stream_get_capture_info(self.origin)
         if info.status is not CaptureStatus.ACTIVE:
             return 0  # given up: whoever ends it is told so
-        followed = {edge.tail for edge in driver.graph_get_edges(info.graph)}
-        leaves = [node for node in driver.graph_get_nodes(info.graph) if node not in followed]
-        waited = {*info.dependencies}
-        branches = [node for node in leaves if node not in waited]
+        behind = self._joined.union(info.dependencies)
+        others = [node for node in driver.graph_get_nodes(info.graph) if node not in behind]
+        branches = [node for node in others if not driver.graph_node_get_dependent_count(node)]
+        if not branches:
+            return 0
         driver.stream_update_capture_dependencies(
             self.origin,
             (*info.dependencies, *branches),

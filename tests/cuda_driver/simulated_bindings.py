@@ -109,6 +109,7 @@ class _Special:
             self.cuStreamGetCaptureInfo = self.cuStreamGetCaptureInfo_v3
             self.cuGraphGetEdges = self.cuGraphGetEdges_v2
             self.cuGraphNodeGetDependencies = self.cuGraphNodeGetDependencies_v2
+            self.cuGraphNodeGetDependentNodes = self.cuGraphNodeGetDependentNodes_v2
             self.cuStreamUpdateCaptureDependencies = self.cuStreamUpdateCaptureDependencies_v2
 
     def cuInit(self, flags: int) -> None: ...
@@ -175,6 +176,14 @@ class _Special:
 
     def cuGraphNodeGetDependencies(self, node: int, count: int = 0) -> tuple[Any, ...]:
         nodes, _, number = self.cuGraphNodeGetDependencies_v2(node, count)
+        return nodes, number
+
+    def cuGraphNodeGetDependentNodes_v2(self, node: int, count: int = 0) -> tuple[Any, ...]:
+        assert not count, "only the number is asked for"
+        return [], [], self.sim.graph_node_get_dependent_count(node)
+
+    def cuGraphNodeGetDependentNodes(self, node: int, count: int = 0) -> tuple[Any, ...]:
+        nodes, _, number = self.cuGraphNodeGetDependentNodes_v2(node, count)
         return nodes, number
 
     def cuGraphExecUpdate(self, graph_exec: int, graph: int) -> object:

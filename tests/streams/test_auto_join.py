@@ -732,7 +732,7 @@ FORKED_CALLS = (
     "graph_get_node_count",
     "graph_node_get_dependencies",
     "graph_get_nodes",
-    "graph_get_edges",
+    "graph_node_get_dependent_count",
     "stream_update_capture_dependencies",
     "stream_end_capture",
 )

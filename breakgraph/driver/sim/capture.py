@@ -231,6 +231,7 @@ class Captures:
             code = Result.STREAM_CAPTURE_INVALIDATED
         elif capture.unjoined():
             code = Result.STREAM_CAPTURE_UNJOINED
+        capture.graph.ends = tuple(stream.heads)
         self._close(capture)
         return capture, code
 

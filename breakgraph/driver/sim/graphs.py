@@ -16,7 +16,7 @@ __all__ = ["Exec", "Graph", "Node"]
 class Node:
     """Work of a context in a graph, after the nodes in ``after`` (edge data per edge, in the order of their making)."""
 
-    __slots__ = ("after", "context", "graph", "handle", "work")
+    __slots__ = ("after", "context", "dependents", "graph", "handle", "work")
 
     def __init__(self, handle: int, graph: Graph, context: Context, work: Work, after: Heads) -> None:
         self.handle = handle
@@ -24,6 +24,9 @@ class Node:
         self.context = context
         self.work = work
         self.after = after
+        self.dependents = 0
+        for before in after:
+            before.dependents += 1
 
 
 class Graph:
@@ -32,6 +35,7 @@ class Graph:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.nodes: list[Node] = []
+        self.ends: tuple[Node, ...] = ()  # what the origin stood at when its capture ended, in the order of its joins
 
     def add(self, handle: int, context: Context, work: Work, after: Heads) -> Node:
         """A new node after the given ones."""
@@ -51,8 +55,10 @@ class _Shape:
         self.kinds = [_kind(node) for node in graph.nodes]
         self.after = [[(place[one], data) for one, data in node.after.items()] for node in graph.nodes]
         followed = {one for after in self.after for one, _ in after}
-        # The documentation says which calls order the exit nodes of a graph, and not which order they give.
-        self.exits = [at for at in range(len(graph.nodes)) if at not in followed]
+        # Exit nodes are in the order in which they were joined (probes/records/exec-update-h200-580.json).
+        ends = [place[node] for node in graph.ends]
+        rest = [at for at in range(len(graph.nodes)) if at not in ends]
+        self.exits = [at for at in (*ends, *rest) if at not in followed]
 
     def differs(self, other: _Shape) -> str:
         """How another graph is not topologically identical; empty if it is.
