@@ -264,7 +264,7 @@ MUTATIONS = (
         22,
         "a fork is not joined when its segment ends",
         "segments/recorder.py",
-        "                self._joined += self._forks.join()\n",
+        "                self.sides.join()\n",
         "",
         ("tests/streams/test_auto_join.py",),
     ),

@@ -93,7 +93,7 @@ class Capture:
                 why="a break is no part of a segment, so replay would not copy the output again",
                 remedy="declare it in the forward, after the break has returned",
             )
-        return value if self._recorder.phase is Phase.LOST else self._recorder.output(value)
+        return value if self._recorder.phase is Phase.LOST else self._recorder.outputs.pin(value)
 
     def _lose(self, error: BaseException) -> None:
         assert self._recorder is not None
@@ -221,7 +221,7 @@ class Capture:
         try:
             attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
             if failure is None:
-                recorder.name_streams_outside(stacklevel=4)
+                recorder.sides.check_outside(recorder.here, stacklevel=4)
                 recorder.end_segment()
                 recorder.check_whole()
                 survivors = self._survivors(recorder)

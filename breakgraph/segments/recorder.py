@@ -12,20 +12,16 @@ from typing import Any, Literal
 import numpy as np
 
 from breakgraph import driver as drivers
-from breakgraph.driver import Event
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
-from breakgraph.driver.forks import Forks
 from breakgraph.errors import (
     BreakgraphError,
     BreakgraphWarning,
     CaptureFailed,
-    CaptureStateError,
     DriverError,
     NotCopyable,
 )
-from breakgraph.frameworks import Array, Framework
-from breakgraph.memory import Cell, Landing, is_registered, plan_copy, tree
-from breakgraph.memory.array_copy import ArrayCopy
+from breakgraph.frameworks import Framework
+from breakgraph.memory import Cell, Landing, plan_copy, tree
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
@@ -34,6 +30,8 @@ from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destin
 from breakgraph.segments.execs import topology
 from breakgraph.segments.explain import meaning
 from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.outputs import Outputs
+from breakgraph.segments.side_streams import SideStreams
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams
 
@@ -79,12 +77,8 @@ class Recorder:
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
         self._claims = Claims(self._ownership)
         self._breaks = 0
-        self._forks = Forks(self._driver, stream)
-        self._took_part: set[int] = set()  # streams that are known to be part of the open segment
-        self._outside: set[int] = set()  # streams that were given memory in a segment, and are no part of it
-        self._named: set[int] = set()
-        self._joined = 0  # branches, in the open segment
-        self._event: Event | None = None
+        self.sides = SideStreams(self._driver, stream, holdings.aux, debug=options.debug)
+        self.outputs = Outputs(holdings, self._ownership, self.sides, stream)
 
     # segments -------------------------------------------------------------------------------------------
     @property
@@ -95,9 +89,7 @@ class Recorder:
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
         self.phase = Phase.SEGMENT
-        self._forks = Forks(self._driver, self._stream)
-        self._took_part.clear()
-        self._holdings.arena.begin_segment(self._forks)
+        self._holdings.arena.begin_segment(self.sides.begin())
         self._holdings.aux.fork(self._stream)
 
     def end_segment(self) -> None:
@@ -108,7 +100,7 @@ class Recorder:
         driver, holdings = self._driver, self._holdings
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                self._joined += self._forks.join()
+                self.sides.join()
                 holdings.graphs.append(driver.stream_end_capture(self._stream))
                 graph = holdings.graphs[-1]
                 self.phase = Phase.BETWEEN
@@ -116,8 +108,7 @@ class Recorder:
                 nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
-                joined, self._joined = self._joined, 0
-                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), joined, used)
+                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), self.sides.take_joined(), used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
                     segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)
@@ -160,48 +151,6 @@ class Recorder:
 
         attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
 
-    # streams --------------------------------------------------------------------------------------------
-    def note_stream(self, stream: int) -> None:
-        """A stream is used now, so it exists, and may be asked whether it is part of the open segment."""
-        if self.phase is not Phase.SEGMENT or stream in (self._stream, *self._took_part, *self._outside):
-            return
-        (self._took_part if self._forks.include(stream) else self._outside).add(stream)
-
-    def _name_undeclared_streams(self) -> None:
-        """Warn of streams that the forward seems to go on with after the break, as if they were still forked (C11).
-
-        Those are the ones that took part and whose work the forward has not joined, or that are current. The driver
-        does not list them, and when the segment has ended they look idle; so they are the ones that were seen.
-        """
-        suspects = set() if self._forks.joined(besides=self._holdings.aux.handles) else self._took_part
-        current = framework_streams(self._driver, self._frameworks)
-        suspects = suspects.union(one for one in current if one != self._stream and self._forks.include(one))
-        unnamed = suspects - {*self._holdings.aux.handles} - self._named
-        if not unnamed:
-            return
-        self._named |= unnamed
-        what = f"stream {', '.join(map(hex, sorted(unnamed)))} took part in {self.here} and is not in aux_streams"
-        why = "its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured"
-        remedy = "capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before"
-        self._tell(what, why, remedy, stacklevel=6)
-
-    def name_streams_outside(self, *, stacklevel: int) -> None:
-        """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
-        outside, self._outside = self._outside - self._named, set()
-        if outside:
-            self._named |= outside
-            what = f"stream {', '.join(map(hex, sorted(outside)))} was given memory in {self.here}, and was not forked"
-            why = "what is put on it runs at once, uncaptured: replay leaves it out, and nothing orders it"
-            remedy = (
-                "let it wait for bg.current_stream() in each segment in which it is used, or declare it in aux_streams"
-            )
-            self._tell(what, why, remedy, stacklevel=stacklevel + 1)
-
-    def _tell(self, what: str, why: str, remedy: str, *, stacklevel: int) -> None:
-        if self._options.debug:
-            raise CaptureStateError(what, why=why, remedy=remedy)
-        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=stacklevel)
-
     @property
     def invalidated(self) -> bool:
         """Whether the driver has given the open segment up."""
@@ -210,53 +159,20 @@ class Recorder:
         except DriverError:
             return False
 
+    # what the capture asks of it --------------------------------------------------------------------------
     @property
     def aux(self) -> AuxStreams:
         return self._holdings.aux
 
-    # memory ---------------------------------------------------------------------------------------------
     @property
     def inferred(self) -> frozenset[int]:
         """Generations of the arena blocks that are destinations of breaks."""
         return frozenset(self._ownership.inferred)
 
-    def output(self, value: Any) -> Any:
-        """The value with its arrays copied, in this segment, into memory of the graph's own."""
-        self._joined += self._forks.join()  # they may have been written on other streams
-        found = False
-
-        def copied(leaf: Any) -> Any:
-            nonlocal found
-            array = leaf.array if isinstance(leaf, Cell) else leaf
-            framework = self._ownership.framework(array)
-            if framework is not None:
-                found = True
-                return self._copied(framework, array)
-            if is_registered(leaf):
-                raise _no_output(leaf, "its handler copies into a destination, and there is none")
-            return leaf
-
-        pinned = tree.rebuild(value, copied, is_leaf=self._ownership.is_storage)
-        if not found:
-            raise _no_output(value, "no device array was found in it")
-        return pinned
-
-    def _copied(self, framework: Framework, array: Array) -> Array:
-        source, driver = framework.view(array), self._driver
-        with framework.outside_scope(), drivers.relaxed(driver):
-            memory = framework.empty(source.shape, source.dtype)
-        region = framework.view(memory)
-        made = framework.like(array, region, memory)
-        self._holdings.kept.append(made)
-        self._holdings.output_bytes += region.nbytes
-        ArrayCopy(framework, made, region, array, source).run(self._stream)
-        (current,) = framework_streams(driver, [framework]) or [self._stream]
-        if current != self._stream and self._forks.include(current):  # what is put there next comes after the copy
-            if self._event is None:
-                self._event = Event(driver.event_create(), driver.event_destroy)
-            driver.event_record(self._event.handle, self._stream)
-            driver.stream_wait_event(current, self._event.handle)
-        return made
+    def note_stream(self, stream: int) -> None:
+        """Memory is allocated for work on a stream other than the origin, maybe."""
+        if self.phase is Phase.SEGMENT:
+            self.sides.note(stream)
 
     # breaks ---------------------------------------------------------------------------------------------
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
@@ -273,8 +189,8 @@ class Recorder:
             self._apply_frozen_policy(point, arguments.frozen)
             name = f"{self._breaks} {point.name!r}"
             self._claims.claim(destination, name)
-            self._name_undeclared_streams()
-            self.name_streams_outside(stacklevel=5)
+            self.sides.check_break(self.here, framework_streams(self._driver, self._frameworks), stacklevel=5)
+            self.sides.check_outside(self.here, stacklevel=5)
             self.end_segment()
             self.phase = Phase.BREAK
             self._holdings.aux.follow(self._stream)
@@ -381,11 +297,3 @@ class Recorder:
                     remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
                 )
             warnings.warn(what, BreakgraphWarning, stacklevel=5)
-
-
-def _no_output(value: object, why: str) -> NotCopyable:
-    return NotCopyable(
-        f"an output of type {type(value).__name__} cannot be kept",
-        why=why,
-        remedy="pass arrays, or tuples, lists, mappings or dataclasses of them",
-    )

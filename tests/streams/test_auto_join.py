@@ -729,8 +729,6 @@ def test_a_segment_invalidated_with_forks_open_releases_every_stream(driver: Any
 
 FORKED_CALLS = (
     "stream_get_capture_info",
-    "graph_get_node_count",
-    "graph_node_get_dependencies",
     "graph_get_nodes",
     "graph_node_get_dependent_count",
     "stream_update_capture_dependencies",

@@ -1,0 +1,96 @@
+"""What a capture knows of the streams beside its origin, segment by segment (C11).
+
+The driver does not list a capture's streams, and once a segment has ended they look idle. So those are known that were
+seen: while memory was allocated for work on them, or current in a library at a break.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from breakgraph.driver import Driver
+from breakgraph.driver.forks import Forks
+from breakgraph.errors import BreakgraphWarning, CaptureStateError
+from breakgraph.segments.aux_streams import AuxStreams
+
+__all__ = ["SideStreams"]
+
+
+class SideStreams:
+    """The forks of the open segment, and the streams that were seen in it.
+
+    Attributes
+    ----------
+    forks
+        Of the segment that is open, or was last.
+    """
+
+    def __init__(self, driver: Driver, origin: int, aux: AuxStreams, *, debug: bool) -> None:
+        self.forks = Forks(driver, origin)
+        self._driver = driver
+        self._origin = origin
+        self._aux = aux
+        self._debug = debug
+        self._joined = 0  # branches, by the library, in the open segment
+        self._took_part: set[int] = set()
+        self._outside: set[int] = set()  # were given memory in a segment, and are no part of it
+        self._named: set[int] = set()
+
+    def begin(self) -> Forks:
+        """A segment has begun, and no fork is known in it."""
+        self.forks = Forks(self._driver, self._origin)
+        self._took_part.clear()
+        return self.forks
+
+    def join(self) -> None:
+        """Let the origin wait for all work captured so far."""
+        self._joined += self.forks.join()
+
+    def take_joined(self) -> int:
+        """How many branches `join` has joined since this was asked last."""
+        joined, self._joined = self._joined, 0
+        return joined
+
+    def note(self, stream: int) -> None:
+        """A stream is used in the open segment: so it exists, and may be asked whether it is part of it."""
+        if stream != self._origin and stream not in self._took_part and stream not in self._outside:
+            (self._took_part if self.forks.include(stream) else self._outside).add(stream)
+
+    def check_break(self, here: str, current: Iterable[int], *, stacklevel: int) -> None:
+        """Warn of streams that the forward seems to go on with after a break, as if they were still forked.
+
+        Those are the ones that took part while work is open that the forward has not joined, and those that are
+        ``current`` in a library. With ``debug`` they are refused (`CaptureStateError`).
+        """
+        suspects = {one for one in current if one != self._origin and self.forks.include(one)}
+        if self._took_part and not self.forks.joined(besides=self._aux.handles):
+            suspects |= self._took_part
+        self._tell(
+            suspects.difference(self._aux.handles),
+            f"took part in {here} and is not in aux_streams",
+            why="its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured",
+            remedy="capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before",
+            stacklevel=stacklevel + 1,
+        )
+
+    def check_outside(self, here: str, *, stacklevel: int) -> None:
+        """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
+        outside, self._outside = self._outside, set()
+        self._tell(
+            outside,
+            f"was given memory in {here}, and was not forked",
+            why="what is put on it runs at once, uncaptured: replay leaves it out, and nothing orders it",
+            remedy="let it wait for bg.current_stream() in each segment that uses it, or declare it in aux_streams",
+            stacklevel=stacklevel + 1,
+        )
+
+    def _tell(self, streams: set[int], what: str, *, why: str, remedy: str, stacklevel: int) -> None:
+        new = streams - self._named
+        if not new:
+            return
+        self._named |= new
+        what = f"stream {', '.join(map(hex, sorted(new)))} {what}"
+        if self._debug:
+            raise CaptureStateError(what, why=why, remedy=remedy)
+        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=stacklevel)
