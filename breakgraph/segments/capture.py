@@ -56,8 +56,8 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
     frozen
         What to do about break arguments that replay cannot renew: ``"allow"``, ``"warn"`` or ``"refuse"``.
     aux_streams
-        Streams that the forward works on beside the origin: forked at the start of each segment, and joined after
-        each break too (C11). A fork that is made and joined within one segment need not be declared.
+        Streams, or one, that the forward works on beside the origin: forked at the start of each segment, and joined
+        after each break too (C11). A fork that is made and joined within one segment need not be declared.
     debug
         Refuse a stream that took part in a segment and is not declared, which is only warned about otherwise; and
         warn of arrays that outlive the capture in bytes that graphs captured earlier use (`Survivor`).
@@ -94,7 +94,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         execute: bool = True,
         break_on: Collection[str] | None = None,
         barrier: Callable[[], object] | None = None,
-        aux_streams: Iterable[object] = (),
+        aux_streams: object = (),
         frameworks: Iterable[str] | None = None,
         frozen: FrozenPolicy = "allow",
         debug: bool = False,
@@ -116,7 +116,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         self._name = name
         self._given_stream = stream
         self._given_arena = arena
-        self._aux_streams = tuple(aux_streams)
+        self._aux_streams = tuple(aux_streams) if isinstance(aux_streams, Iterable) else (aux_streams,)
         self._execs = execs
         self._options = Options(_MODES[mode], execute, barrier, frozen, debug)
         self._break_on = None if break_on is None else frozenset((break_on,) if isinstance(break_on, str) else break_on)

@@ -1053,3 +1053,15 @@ def test_what_comes_after_a_swallowed_error_has_memory_of_its_own(sim: Any, xp: 
     assert found == [0, 0]
     assert holds(y, 1)
     assert graph.state == "failed"
+
+
+def test_one_aux_stream_need_not_be_in_a_tuple(driver: Any, xp: Any) -> None:
+    x, out, side = zeros(xp), zeros(xp), driver.create_stream()
+    driver.synchronize()
+    with bg.capture(aux_streams=side) as graph, on_stream(x, side):
+        np.add(x, 1, out=out)
+    x.set(np.full(4, 4, np.float32))
+    driver.synchronize()
+    graph.replay()
+    driver.synchronize()
+    assert holds(out, 5)
