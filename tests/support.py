@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,40 @@ def child(source: str, *, driver: str = "sim", **environment: str) -> subprocess
         timeout=60,
         check=False,
     )
+
+
+def in_threads(driver: Any, *work: Callable[[], Any], seconds: float = 20.0, context: int | None = None) -> list[Any]:
+    """Run each in a thread of its own, in the caller's context; a thread that hangs fails the test.
+
+    Returns what each returned, or the exception that it raised.
+    """
+    context = driver.ctx_get_current() if context is None else context
+    outcomes: list[Any] = [None] * len(work)
+
+    def run(at: int, call: Callable[[], Any]) -> None:
+        if context:
+            driver.ctx_set_current(context)
+        try:
+            outcomes[at] = call()
+        except BaseException as error:
+            outcomes[at] = error
+
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(work)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(until - time.monotonic(), 0))
+    hung = [at for at, thread in enumerate(threads) if thread.is_alive()]
+    if hung:
+        pytest.fail(f"threads {hung} of {len(threads)} are still running after {seconds} s")
+    return outcomes
+
+
+def all_well(outcomes: Iterable[Any]) -> list[Any]:
+    """The outcomes of `in_threads`, none of which may be an exception."""
+    outcomes = list(outcomes)
+    raised = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    for error in sorted(raised, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # the others have waited for its thread in vain
+    return outcomes

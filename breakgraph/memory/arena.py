@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
@@ -26,7 +27,6 @@ from breakgraph.memory.turn import Owner, Turn
 
 __all__ = ["Arena", "ArenaBlock", "default_arena"]
 
-_LIMIT = "arena limit"  # stands for the call that was not made
 _ALIGNMENT = 512  # bytes; what cudaMalloc and cupy's pool align to, at least
 
 
@@ -149,10 +149,9 @@ class Arena:
                 blocks.join()
             capture, segment = (footprint.capture, footprint.segment) if footprint else (0, 0)
             owner = ArenaBlock(self, blocks.new_generation())  # first, so that the block has an owner at any moment
-            info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
-            while info is None:  # at most twice: after a failed growth the new pages need not follow the last ones
+            take = partial(blocks.take, size, owner.generation, origin=origin, capture=capture, segment=segment)
+            while (info := take()) is None:  # twice, if new pages do not follow the last ones after a failed growth
                 self._make_room(size, origin=origin)
-                info = blocks.take(size, owner.generation, origin=origin, capture=capture, segment=segment)
             owner.ptr, owner.nbytes = info.ptr, size
             if footprint is not None:
                 footprint.note(info, in_segment=forks is not None)
@@ -172,36 +171,36 @@ class Arena:
 
     def _make_room(self, size: int, *, origin: bool) -> None:
         """Grow at the end, or show free pages as one span, whichever takes less from the device."""
-        try:
-            self._make_room_unexplained(size, origin=origin)
-        except OutOfMemory as error:
-            why = error.why if error.call == _LIMIT else "the device has too little memory left"
-            raise self._out_of_memory(f"could not grow for a block of {size} bytes", why) from error
-
-    def _make_room_unexplained(self, size: int, *, origin: bool) -> None:
         blocks, mapping = self._blocks, self._mapping
+        failed = f"could not grow for a block of {size} bytes"
         if not mapping.base:
             room = self._limit or self._driver.mem_get_info()[1]
-            mapping.reserve(self._driver, room // mapping.granularity * mapping.granularity)
+            with self._explained(failed):
+                mapping.reserve(self._driver, room // mapping.granularity * mapping.granularity)
         blocks.adopt(mapping.pages)  # what an interrupt kept from it
         missing = _round_up(blocks.missing(size, origin=origin), mapping.granularity)
         whole = blocks.whole_pages(origin=origin)
         short = _round_up(max(size - sum(page.nbytes for page in whole), 0), mapping.granularity)
-        if short >= missing:
-            self._grow(missing)
-            return
-        if short:
-            whole += self._grow(short)
-        chosen = _fewest(whole, size)
-        blocks.second_mapping(mapping.map_again(self._driver, chosen), chosen)
+        growth = min(short, missing)
+        if mapping.total + growth > mapping.reserved:
+            raise self._out_of_memory(failed, "the arena's limit does not allow it")
+        with self._explained(failed):
+            if growth:
+                mapping.grow(self._driver, growth)
+                whole += blocks.adopt(mapping.pages)
+            if short < missing:
+                chosen = _fewest(whole, size)
+                blocks.second_mapping(mapping.map_again(self._driver, chosen), chosen)
 
-    def _grow(self, nbytes: int) -> list[Span]:
-        if self._mapping.total + nbytes > self._mapping.reserved:
-            raise OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY", 2, _LIMIT, why="the arena's limit does not allow it")
-        self._mapping.grow(self._driver, nbytes)
-        return self._blocks.adopt(self._mapping.pages)
+    @contextmanager
+    def _explained(self, failed: str) -> Iterator[None]:
+        """What the driver refuses in here for want of memory is told with the arena's accounts."""
+        try:
+            yield
+        except OutOfMemory as error:
+            raise self._out_of_memory(failed) from error
 
-    def _out_of_memory(self, failed: str, why: str) -> OutOfMemory:
+    def _out_of_memory(self, failed: str, why: str = OutOfMemory.why) -> OutOfMemory:
         left, total = self._driver.mem_get_info()
         what = (
             f"an arena {failed}: {self._blocks.used} used and {self.mapped} mapped of {self.reserved} reserved;"
@@ -306,11 +305,8 @@ class Arena:
         with self._exclusively("woken") as driver, self._lock:
             if not self._asleep:
                 return
-            try:
+            with self._explained(f"could not be woken, which takes {self._mapping.total} bytes"):
                 self._mapping.fill(driver)
-            except OutOfMemory as error:
-                failed = f"could not be woken, which takes {self._mapping.total} bytes"
-                raise self._out_of_memory(failed, "the device has too little memory left") from error
             if self._backup is not None:
                 self._blocks.collect()
                 try:

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
+from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.errors import DriverError
 from breakgraph.memory.blocks import Span
 
@@ -207,10 +208,8 @@ class Mapping:
                 second.show(driver, self.device)
             self.renew_fence(driver)
         except BaseException as error:
-            for second in self._seconds:
-                _undo(error, partial(second.hide, driver))
-            for page in pages:
-                _undo(error, partial(page.drain, driver))
+            undo = [partial(second.hide, driver) for second in self._seconds]
+            _undo_after(error, [*undo, *(partial(page.drain, driver) for page in pages)])
             raise
 
     def _fill(self, driver: Driver, pages: list[_Page]) -> None:
@@ -221,8 +220,7 @@ class Mapping:
                 end = pages[-1].ptr + pages[-1].nbytes
                 driver.mem_set_access(pages[0].ptr, end - pages[0].ptr, self.device)
         except BaseException as error:
-            for page in pages:
-                _undo(error, partial(page.drain, driver))
+            _undo_after(error, [partial(page.drain, driver) for page in pages])
             raise
 
     # waiting --------------------------------------------------------------------------------------------
@@ -276,13 +274,8 @@ class Mapping:
             driver.ctx_pop_current()
 
 
-def _undo(error: BaseException, call: Callable[[], None]) -> None:
-    """Undo something because of an error; where that fails, try once more, and then say so in the error (C5)."""
-    for last in (False, True):
-        try:
-            call()
-        except DriverError as second:
-            if last:
-                error.add_note(f"breakgraph: memory of an arena could not be given back: {second.what}")
-        else:
-            return
+def _undo_after(error: BaseException, calls: Sequence[Callable[[], None]]) -> None:
+    notes: list[str] = []
+    for call in calls:
+        attempt(notes, "giving memory of an arena back", call)
+    add_notes(error, notes)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from breakgraph.driver import Driver, Event, stream_handle
 from breakgraph.driver.api import STREAM_LEGACY, STREAM_PER_THREAD
+from breakgraph.driver.order import order_streams
 from breakgraph.errors import CaptureStateError
 
 __all__ = ["AuxStreams"]
@@ -53,19 +54,14 @@ class AuxStreams:
     def fork(self, origin: int) -> None:
         """Draw them into the capture that has begun on ``origin``."""
         if self.handles:
-            self._order(self._captured, origin, self.handles)
+            order_streams(self._driver, self._captured, origin, *self.handles)
 
     def follow(self, stream: int) -> None:
         """They wait for what is on ``stream`` now."""
         if self.handles:
-            self._order(self._eager, stream, self.handles)
+            order_streams(self._driver, self._eager, stream, *self.handles)
 
     def lead(self, stream: int) -> None:
         """``stream`` waits for what is on them now."""
         for handle in self.handles:
-            self._order(self._eager, handle, (stream,))
-
-    def _order(self, event: Event, before: int, after: Iterable[int]) -> None:
-        self._driver.event_record(event.handle, before)
-        for stream in after:
-            self._driver.stream_wait_event(stream, event.handle)
+            order_streams(self._driver, self._eager, handle, stream)

@@ -11,6 +11,7 @@ from typing import Any
 
 from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle, stream_handle
+from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.frameworks import Framework
@@ -18,7 +19,7 @@ from breakgraph.memory import Arena
 from breakgraph.memory.turn import Owner
 from breakgraph.segments.accounts import GraphMemory, readable, report
 from breakgraph.segments.context import current_forward
-from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.state import Exclusive, GraphState, Running, Step, here, is_capturing
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
@@ -62,6 +63,7 @@ class BreakableGraph:
         self._stream: int | None = None
         self._holdings: Holdings | None = None
         self._frameworks: tuple[Framework, ...] = ()
+        self._moving: tuple[Framework, ...] = ()  # those whose current stream a replay runs on
         self._needs_context = False
         self._busy = Exclusive()
 
@@ -202,8 +204,7 @@ class BreakableGraph:
         if stream is not None:
             handle = driver.resolve_stream(stream_handle(stream))
         else:
-            moving = [one for one in self._frameworks if not one.names_streams]
-            current = framework_streams(driver, moving) or framework_streams(driver, self._frameworks)
+            current = framework_streams(driver, self._moving) or framework_streams(driver, self._frameworks)
             if len(current) != 1:
                 which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
                 raise CaptureStateError(
@@ -235,8 +236,7 @@ class BreakableGraph:
                 attempt(notes, "joining the aux streams", partial(running.aux.lead, running.stream))
                 attempt(notes, "letting the aux streams wait", partial(running.aux.follow, running.stream))
                 attempt(notes, "marking the arena's last use", partial(arena.record_use, running.stream))
-                for note in notes:
-                    error.add_note(f"breakgraph: {note}")
+                add_notes(error, notes)
                 raise
             else:
                 running.aux.follow(running.stream)
@@ -360,6 +360,7 @@ class BreakableGraph:
         self._let_go()
         self._holdings = holdings
         self._frameworks = tuple(frameworks)
+        self._moving = tuple(one for one in self._frameworks if not one.names_streams)
         self._stream = stream
         self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
 

@@ -5,32 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from functools import partial
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
+from breakgraph.driver.cleanup import attempt
 from breakgraph.driver.contexts import in_context
-from breakgraph.errors import BreakgraphWarning, DriverError
+from breakgraph.errors import BreakgraphWarning
 from breakgraph.memory import Arena, Footprint
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
 from breakgraph.segments.state import Step
 
-__all__ = ["Holdings", "attempt"]
-
-
-def attempt(notes: list[str], what: str, call: Callable[[], object]) -> bool:
-    """Make a clean-up call; where it fails, make it once more; where it fails again, note what is left (C5)."""
-    for last in (False, True):
-        try:
-            call()
-        except DriverError as error:
-            if last:
-                notes.append(f"{what} failed twice and is left as it is: {error.what}")
-        else:
-            return True
-    return False
+__all__ = ["Holdings"]
 
 
 class Holdings:

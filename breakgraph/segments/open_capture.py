@@ -12,6 +12,7 @@ from typing import Any
 
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
+from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.driver.contexts import restore_context
 from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
@@ -24,7 +25,7 @@ from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.explain import ELSEWHERE, explain
 from breakgraph.segments.graph import BreakableGraph
-from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.state import GraphState, here
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, refuse_foreign, workplace
@@ -36,7 +37,7 @@ _Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the 
 
 
 class Capture:
-    """One open capture: what it has changed in the thread and on the device, and how that is undone."""
+    """Enters and leaves the scope; the `Recorder` does what lies between."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Capture:
         # The rest of the body runs eagerly (C6): in memory of its own, and after what the break left on aux streams.
         attempt(notes, "", self._allocators.close)
         attempt(notes, "joining the aux streams", partial(self._recorder.aux.lead, self.stream))
-        _add_notes(error, notes)
+        add_notes(error, notes)
 
     # entering ---------------------------------------------------------------------------------------------
     def enter(
@@ -132,7 +133,7 @@ class Capture:
         if not refused:
             notes += self.graph.fail(error)
         self.over = True
-        _add_notes(error, notes)
+        add_notes(error, notes)
 
     def _enter(
         self, stream: object, aux: Iterable[object], arena: Arena | None, framework_names: Iterable[str] | None
@@ -254,7 +255,7 @@ class Capture:
         """Leave a failed graph. The body's own exception goes on unmasked; a swallowed one is raised from."""
         notes += self.graph.fail(self._lost or failure)
         self.over = True
-        _add_notes(error or failure, notes)
+        add_notes(error or failure, notes)
         if error is not None:
             return
         if isinstance(failure, CaptureFailed) or not isinstance(failure, Exception):
@@ -336,11 +337,6 @@ class _FromArena:
         stream = self._capture.stream if current is None else current
         self._capture.note_stream(stream)
         return self.arena.allocate(nbytes, stream)
-
-
-def _add_notes(error: BaseException, notes: list[str]) -> None:
-    for note in notes:
-        error.add_note(f"breakgraph: {note}")
 
 
 def _never_close(scopes: object) -> None:

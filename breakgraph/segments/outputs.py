@@ -6,6 +6,7 @@ from typing import Any
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Event
+from breakgraph.driver.order import order_streams
 from breakgraph.errors import NotCopyable
 from breakgraph.frameworks import Array, Framework
 from breakgraph.memory import Cell, is_registered, tree
@@ -62,8 +63,7 @@ class Outputs:
         if current != self._origin and self._sides.forks.include(current):  # what comes there next is after the copy
             if self._event is None:
                 self._event = Event(driver.event_create(), driver.event_destroy)
-            driver.event_record(self._event.handle, self._origin)
-            driver.stream_wait_event(current, self._event.handle)
+            order_streams(driver, self._event, self._origin, current)
         return made
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
+from breakgraph.driver.cleanup import attempt
 from breakgraph.errors import (
     BreakgraphError,
     BreakgraphWarning,
@@ -29,7 +30,7 @@ from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
 from breakgraph.segments.execs import topology
 from breakgraph.segments.explain import meaning
-from breakgraph.segments.holdings import Holdings, attempt
+from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.outputs import Outputs
 from breakgraph.segments.side_streams import SideStreams
 from breakgraph.segments.steps import Break, Segment

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver, Event, Stream, StreamHandle, stream_handle
 from breakgraph.driver.api import STREAM_LEGACY, CaptureStatus
+from breakgraph.driver.order import order_streams
 from breakgraph.errors import CaptureImplicit, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework, taking_part
 
@@ -34,8 +35,7 @@ class Workplace:
 
     def order(self, driver: Driver, before: int, after: int) -> None:
         """Let stream ``after`` wait for what is on stream ``before`` now."""
-        driver.event_record(self.event.handle, before)
-        driver.stream_wait_event(after, self.event.handle)
+        order_streams(driver, self.event, before, after)
 
 
 def workplace(driver: Driver, context: int) -> Workplace:

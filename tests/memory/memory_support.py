@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 import breakgraph as bg
 from breakgraph import frameworks
@@ -50,38 +45,3 @@ class Order:
         self._events.append(event)
         self._driver.event_record(event.handle, int(before))
         self._driver.stream_wait_event(int(after), event.handle)
-
-
-def in_threads(driver: Any, *work: Callable[[], Any], seconds: float = 20.0) -> list[Any]:
-    """Run each in a thread of its own, in the caller's context; a thread that hangs fails the test.
-
-    Returns what each returned, or the exception that it raised.
-    """
-    context = driver.ctx_get_current()
-    outcomes: list[Any] = [None] * len(work)
-
-    def run(at: int, call: Callable[[], Any]) -> None:
-        driver.ctx_set_current(context)
-        try:
-            outcomes[at] = call()
-        except BaseException as error:
-            outcomes[at] = error
-
-    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(work)]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(until - time.monotonic(), 0))
-    hung = [at for at, thread in enumerate(threads) if thread.is_alive()]
-    if hung:
-        pytest.fail(f"threads {hung} of {len(threads)} are still waiting after {seconds} s")
-    return outcomes
-
-
-def all_well(outcomes: list[Any]) -> list[Any]:
-    """The outcomes of `in_threads`, none of which may be an exception."""
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return outcomes

@@ -83,7 +83,7 @@ def test_a_growth_whose_undoing_fails_for_good_costs_that_page_and_nothing_else(
         pytest.raises(OutOfMemory) as error,
     ):
         arena.allocate(64 * MIB)
-    assert "could not be given back" in "".join(getattr(error.value.__cause__, "__notes__", ()))
+    assert "giving memory of an arena back failed twice" in "".join(getattr(error.value.__cause__, "__notes__", ()))
     blocks = [arena.allocate(64 * MIB), arena.allocate(2 * MIB)]
     spans = sorted((block.ptr, block.ptr + block.nbytes) for block in (first, *blocks))
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from memory_support import GRANULE, MIB, all_well, in_threads, round_up
-from support import assert_next_capture_works, holds, zeros
+from memory_support import GRANULE, MIB, round_up
+from support import all_well, assert_next_capture_works, holds, in_threads, zeros
 
 import breakgraph as bg
 from breakgraph.errors import CaptureStateError, DriverError, OutOfMemory

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_support import GRANULE, address, all_well, in_threads, overlap
-from support import child, every_schedule, holds, live, on_stream, refill, zeros
+from memory_support import GRANULE, address, overlap
+from support import all_well, child, every_schedule, holds, in_threads, live, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import CaptureStateError

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_support import GRANULE, MIB, address, all_well, in_threads
-from support import assert_next_capture_works, every_schedule, holds, on_stream, refill, zeros
+from memory_support import GRANULE, MIB, address
+from support import all_well, assert_next_capture_works, every_schedule, holds, in_threads, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError, OutOfMemory

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from support import holds, on_stream, refill, zeros
 
 import breakgraph as bg
@@ -116,43 +113,6 @@ class Scene:
                 np.add(self.x, 1000, out=out)
             self.driver.stream_synchronize(int(side))
             assert holds(out, self.x.get() + 1000)
-
-
-def in_threads(driver: Any, *work: Callable[[], Any], seconds: float = 20.0, context: int | None = None) -> list[Any]:
-    """Run each in a thread of its own, in the caller's context; a thread that hangs fails the test.
-
-    Returns what each returned, or the exception that it raised.
-    """
-    context = driver.ctx_get_current() if context is None else context
-    outcomes: list[Any] = [None] * len(work)
-
-    def run(at: int, call: Callable[[], Any]) -> None:
-        if context:
-            driver.ctx_set_current(context)
-        try:
-            outcomes[at] = call()
-        except BaseException as error:
-            outcomes[at] = error
-
-    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(work)]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(until - time.monotonic(), 0))
-    hung = [at for at, thread in enumerate(threads) if thread.is_alive()]
-    if hung:
-        pytest.fail(f"threads {hung} of {len(threads)} are still running after {seconds} s")
-    return outcomes
-
-
-def all_well(outcomes: Iterable[Any]) -> list[Any]:
-    """The outcomes of `in_threads`, none of which may be an exception."""
-    outcomes = list(outcomes)
-    raised = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    for error in sorted(raised, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-        raise error  # the others have waited for its thread in vain
-    return outcomes
 
 
 def full_text(error: BaseException | None) -> str:

@@ -14,8 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import Order, Scene, all_well, in_threads
-from support import assert_next_capture_works, every_schedule, holds, on_stream, refill, stream_of, zeros
+from streams_support import Order, Scene
+from support import (
+    all_well,
+    assert_next_capture_works,
+    every_schedule,
+    holds,
+    in_threads,
+    on_stream,
+    refill,
+    stream_of,
+    zeros,
+)
 
 import breakgraph as bg
 from breakgraph.driver.api import STREAM_LEGACY, STREAM_PER_THREAD, CaptureMode, CaptureStatus

@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import WAYS, Order, Scene, StreamWait, all_well, full_text, in_threads
+from streams_support import WAYS, Order, Scene, StreamWait, full_text
 from support import (
+    all_well,
     assert_failed_clean,
     assert_next_capture_works,
     every_schedule,
     floats,
     holds,
+    in_threads,
     live,
     on_stream,
     refill,

@@ -21,14 +21,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import Order, Scene, all_well, full_text, in_threads
+from streams_support import Order, Scene, full_text
 from support import (
     ROOT,
+    all_well,
     assert_failed_clean,
     assert_next_capture_works,
     child,
     every_schedule,
     holds,
+    in_threads,
     on_stream,
     zeros,
 )

@@ -24,13 +24,15 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SEED, _left_as_found, thread_mode
-from streams_support import Order, all_well, full_text, in_threads
+from streams_support import Order, full_text
 from support import (
+    all_well,
     assert_failed_clean,
     assert_next_capture_works,
     child,
     every_schedule,
     holds,
+    in_threads,
     on_stream,
     refill,
     stream_of,
