@@ -137,6 +137,25 @@ def child(source: str, *, driver: str = "sim", **environment: str) -> subprocess
     )
 
 
+class Order:
+    """Orders streams by events that live as long as this does: a fork, or a join."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._events: list[Any] = []
+
+    def __call__(self, before: Any, after: Any) -> None:
+        """Let stream ``after`` wait for what is on stream ``before`` now."""
+        event = self.event()
+        self._driver.event_record(event, int(before))
+        self._driver.stream_wait_event(int(after), event)
+
+    def event(self) -> int:
+        """A new event."""
+        self._events.append(bg.driver.Event(self._driver.event_create(), self._driver.event_destroy))
+        return int(self._events[-1].handle)
+
+
 def in_threads(driver: Any, *work: Callable[[], Any], seconds: float = 20.0, context: int | None = None) -> list[Any]:
     """Run each in a thread of its own, in the caller's context; a thread that hangs fails the test.
 

@@ -30,18 +30,3 @@ def overlap(one: Any, other: Any) -> bool:
 
 def round_up(nbytes: int, multiple: int) -> int:
     return -(-nbytes // multiple) * multiple
-
-
-class Order:
-    """Orders streams by events, which live as long as this does, so that none is destroyed inside a segment."""
-
-    def __init__(self, driver: Any) -> None:
-        self._driver = driver
-        self._events: list[Any] = []
-
-    def __call__(self, before: Any, after: Any) -> None:
-        """Let stream ``after`` wait for what is on stream ``before`` now: a fork, or a join."""
-        event = bg.driver.Event(self._driver.event_create(), self._driver.event_destroy)
-        self._events.append(event)
-        self._driver.event_record(event.handle, int(before))
-        self._driver.stream_wait_event(int(after), event.handle)

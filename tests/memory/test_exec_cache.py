@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_support import Order
-from support import all_well, every_schedule, floats, holds, in_threads, live, on_stream, refill, zeros
+from support import Order, all_well, every_schedule, floats, holds, in_threads, live, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from memory_support import Order, address, overlap
-from support import assert_next_capture_works, child, every_schedule, holds, in_threads, on_stream, refill, zeros
+from memory_support import address, overlap
+from support import Order, assert_next_capture_works, child, every_schedule, holds, in_threads, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureStateError, NotCopyable

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_support import GRANULE, MIB, Order, address
-from support import every_schedule, holds, on_stream, refill, zeros
+from memory_support import GRANULE, MIB, address
+from support import Order, every_schedule, holds, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import DriverError, OutOfMemory

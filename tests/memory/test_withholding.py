@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import _left_as_found
-from memory_support import MIB, Order, address, overlap
-from support import holds, on_stream, refill, zeros
+from memory_support import MIB, address, overlap
+from support import Order, holds, on_stream, refill, zeros
 
 import breakgraph as bg
 

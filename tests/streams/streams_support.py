@@ -6,29 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from support import holds, on_stream, refill, zeros
+from support import Order, holds, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.driver.api import CaptureStatus
-
-
-class Order:
-    """Orders streams by events that live as long as this does: a fork, or a join."""
-
-    def __init__(self, driver: Any) -> None:
-        self._driver = driver
-        self._events: list[Any] = []
-
-    def __call__(self, before: Any, after: Any) -> None:
-        """Let stream ``after`` wait for what is on stream ``before`` now."""
-        event = self.event()
-        self._driver.event_record(event, int(before))
-        self._driver.stream_wait_event(int(after), event)
-
-    def event(self) -> int:
-        """A new event."""
-        self._events.append(bg.driver.Event(self._driver.event_create(), self._driver.event_destroy))
-        return int(self._events[-1].handle)
 
 
 class StreamWait:

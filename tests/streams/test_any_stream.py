@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import Order, Scene
+from streams_support import Scene
 from support import (
+    Order,
     all_well,
     assert_next_capture_works,
     every_schedule,

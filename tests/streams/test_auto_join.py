@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import WAYS, Order, Scene, StreamWait, full_text
+from streams_support import WAYS, Scene, StreamWait, full_text
 from support import (
+    Order,
     all_well,
     assert_failed_clean,
     assert_next_capture_works,

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams_support import Order, Scene, full_text
+from streams_support import Scene, full_text
 from support import (
     ROOT,
+    Order,
     all_well,
     assert_failed_clean,
     assert_next_capture_works,

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SEED, _left_as_found, thread_mode
-from streams_support import Order, full_text
+from streams_support import full_text
 from support import (
+    Order,
     all_well,
     assert_failed_clean,
     assert_next_capture_works,
