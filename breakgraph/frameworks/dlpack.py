@@ -52,7 +52,10 @@ def on_cuda_device(obj: object) -> bool:
 
 def dlpack_region(obj: Any) -> Region:
     """Where an exporter's array lies. The capsule is given back unused; the memory is the object's."""
-    capsule = obj.__dlpack__(stream=_NO_SYNC)
+    try:
+        capsule = obj.__dlpack__(stream=_NO_SYNC)
+    except Exception:  # jax takes -1 for a handle (0.11: CUDA_ERROR_INVALID_HANDLE)
+        capsule = obj.__dlpack__()
     tensor = _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
     dtype = _dtype(tensor)
     ptr, shape = (tensor.data or 0) + tensor.byte_offset, tuple(tensor.shape[: tensor.ndim])
