@@ -17,7 +17,7 @@ import breakgraph as bg
 
 __all__ = ["choose_driver", "main"]
 
-PROBES = ("rebegin", "legality", "release", "exec_update")
+PROBES = ("rebegin", "legality", "release", "exec_update", "queue")
 
 _DEMO_NEEDS = {"sklearn": "scikit-learn", "rich": "rich"}
 

@@ -8,11 +8,13 @@ result codes. Sizes are bytes. Source of each call's meaning: CUDA driver API re
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from breakgraph.driver.owned import Stream
+from breakgraph.driver.quick import Claim, Round, Sequence
 
 __all__ = [
     "CaptureInfo",
@@ -122,6 +124,12 @@ class CaptureInfo:
     edges: tuple[EdgeData, ...] = ()
 
 
+class HasStream(Protocol):
+    """A place that knows the stream that work is on now."""
+
+    stream: int
+
+
 @runtime_checkable
 class Driver(Protocol):
     """What stands for CUDA. Handles are plain ints; 0 is CUDA's null handle (for a stream: the default one)."""
@@ -196,8 +204,8 @@ class Driver(Protocol):
     def stream_update_capture_dependencies(
         self,
         stream: int,
-        dependencies: Sequence[int],
-        edges: Sequence[EdgeData] | None = None,
+        dependencies: Items[int],
+        edges: Items[EdgeData] | None = None,
         flags: DependencyUpdate = DependencyUpdate.SET,
     ) -> None: ...
     def thread_exchange_stream_capture_mode(self, mode: CaptureMode) -> CaptureMode:
@@ -232,7 +240,17 @@ class Driver(Protocol):
     def graph_exec_update(self, graph_exec: int, graph: int) -> None: ...
     def graph_exec_destroy(self, graph_exec: int) -> None: ...
     def graph_upload(self, graph_exec: int, stream: int) -> None: ...
-    def graph_launch(self, graph_exec: int, stream: int) -> None: ...
+    def graph_launch(self, graph_exec: int, stream: int) -> None:
+        """Launch, keeping the interpreter lock: other Python threads wait for as long as the call takes."""
+
+    def graph_launch_yielding(self, graph_exec: int, stream: int) -> None:
+        """Launch, and let other Python threads run meanwhile: for graphs that call Python from a host function."""
+
+    def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
+        """Execs to launch, 0 for none, each with what to call after it, None for nothing; `portable.Sequence`."""
+
+    def round(self, context: int, event: int, claim: Claim) -> Round:
+        """A sequence with the claim and the marks around it; `portable.Round`."""
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -23,15 +24,19 @@ from breakgraph.driver.api import (
     Edge,
     EdgeData,
     EventFlag,
+    HasStream,
     NodeType,
     StreamFlag,
 )
+from breakgraph.driver.entries import Entries
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.results import SIMULATE, call, initialize, integer, newest, raise_translated, ready
-from breakgraph.errors import DriverNotFound, driver_error
+from breakgraph.driver.quick import Claim, Round, Sequence
+from breakgraph.driver.results import SIMULATE, call, initialize, integer, newest, ready
+from breakgraph.errors import DriverNotFound
 
 __all__ = ["CudaDriver"]
 
+_STATUS = tuple(CaptureStatus)  # by their numbers, which are 0, 1 and 2
 _EDGE_DATA_SINCE = 12030  # the driver version that brought edge data to captures and graphs
 
 
@@ -63,11 +68,11 @@ class CudaDriver:
         self._get_dependents = newest(cu, "cuGraphNodeGetDependentNodes", "_v2", edge_data)
         self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
         self._edge_data = edge_data
-        self._graph_launch = cu.cuGraphLaunch
         self._modes = [cu.CUstreamCaptureMode(int(mode)) for mode in CaptureMode]
         # The bindings read the same variable, once, when they are imported.
         per_thread = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0").strip() not in ("", "0")
         self._default_stream = STREAM_PER_THREAD if per_thread else STREAM_LEGACY
+        self._entries = Entries(cu, per_thread=per_thread)
         self._primary = 0
         self._lock = threading.Lock()
 
@@ -120,7 +125,7 @@ class CudaDriver:
         call(self._cu.cuCtxDestroy, ctx)
 
     def ctx_get_current(self) -> int:
-        return integer(self._cu.cuCtxGetCurrent)
+        return int(self._entries.ctx_get_current())
 
     def ctx_set_current(self, ctx: int) -> None:
         call(self._cu.cuCtxSetCurrent, ctx)
@@ -154,7 +159,7 @@ class CudaDriver:
         return ready(self._cu.cuStreamQuery, stream)
 
     def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        call(self._cu.cuStreamWaitEvent, stream, event, flags)
+        self._entries.stream_wait_event(stream, event, flags)
 
     def stream_get_priority(self, stream: int) -> int:
         return integer(self._cu.cuStreamGetPriority, stream)
@@ -167,7 +172,7 @@ class CudaDriver:
         return integer(self._cu.cuStreamEndCapture, stream)
 
     def stream_is_capturing(self, stream: int) -> CaptureStatus:
-        return CaptureStatus(integer(self._cu.cuStreamIsCapturing, stream))
+        return _STATUS[int(self._entries.stream_is_capturing(stream))]
 
     def stream_get_capture_info(self, stream: int) -> CaptureInfo:
         status, ident, graph, nodes, *edges, _ = call(self._get_capture_info, stream)
@@ -180,8 +185,8 @@ class CudaDriver:
     def stream_update_capture_dependencies(
         self,
         stream: int,
-        dependencies: Sequence[int],
-        edges: Sequence[EdgeData] | None = None,
+        dependencies: Items[int],
+        edges: Items[EdgeData] | None = None,
         flags: DependencyUpdate = DependencyUpdate.SET,
     ) -> None:
         nodes = [self._cu.CUgraphNode(node) for node in dependencies]
@@ -199,13 +204,13 @@ class CudaDriver:
         call(self._cu.cuEventDestroy, event)
 
     def event_record(self, event: int, stream: int) -> None:
-        call(self._cu.cuEventRecord, event, stream)
+        self._entries.event_record(event, stream)
 
     def event_record_with_flags(self, event: int, stream: int, flags: int) -> None:
         call(self._cu.cuEventRecordWithFlags, event, stream, flags)
 
     def event_query(self, event: int) -> bool:
-        return ready(self._cu.cuEventQuery, event)
+        return bool(self._entries.event_query(event))
 
     def event_synchronize(self, event: int) -> None:
         call(self._cu.cuEventSynchronize, event)
@@ -262,13 +267,25 @@ class CudaDriver:
         call(self._cu.cuGraphUpload, graph_exec, stream)
 
     def graph_launch(self, graph_exec: int, stream: int) -> None:
-        # Written out, since replay is a loop of this: one Python call fewer than `call`.
-        try:
-            (code,) = self._graph_launch(graph_exec, stream)
-        except (RuntimeError, ValueError) as error:
-            raise_translated(error, self._graph_launch)
-        if code:
-            raise driver_error(int(code), "graph_launch", code.name)
+        self._entries.graph_launch(graph_exec, stream)
+
+    def graph_launch_yielding(self, graph_exec: int, stream: int) -> None:
+        call(self._cu.cuGraphLaunch, graph_exec, stream)
+
+    def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
+        return Sequence(self._entries.graph_launch, pairs, place)
+
+    def round(self, context: int, event: int, claim: Claim) -> Round:
+        calls = self._entries
+        return Round(
+            context,
+            event,
+            claim,
+            calls.ctx_get_current,
+            calls.stream_is_capturing,
+            calls.stream_wait_event,
+            calls.event_record,
+        )
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:
@@ -347,13 +364,13 @@ class CudaDriver:
         call(self._cu.cuMemcpyDtoHAsync, dst, src, nbytes, stream)
 
     def memcpy_dtod_async(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        call(self._cu.cuMemcpyDtoDAsync, dst, src, nbytes, stream)
+        self._entries.memcpy_dtod_async(dst, src, nbytes, stream)
 
     def memset_d8(self, dst: int, value: int, count: int) -> None:
         call(self._cu.cuMemsetD8, dst, value, count)
 
     def memset_d8_async(self, dst: int, value: int, count: int, stream: int) -> None:
-        call(self._cu.cuMemsetD8Async, dst, value, count, stream)
+        self._entries.memset_d8_async(dst, value, count, stream)
 
     def memset_d32_async(self, dst: int, value: int, count: int, stream: int) -> None:
         call(self._cu.cuMemsetD32Async, dst, value, count, stream)

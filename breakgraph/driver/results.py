@@ -31,7 +31,7 @@ def call(function: Callable[..., tuple[Any, ...]], *args: object) -> tuple[Any, 
     except (RuntimeError, ValueError) as error:
         raise_translated(error, function)
     if result[0]:
-        raise driver_error(int(result[0]), snake(function), result[0].name)
+        raise driver_error(int(result[0]), snake(function.__name__), result[0].name)
     return result[1:]
 
 
@@ -64,17 +64,17 @@ def raise_translated(error: Exception, function: Callable[..., object]) -> NoRet
     text = str(error)
     if isinstance(error, ValueError) and "CUresult" in text:  # a code that the bindings' enum does not have
         number = re.search(r"(\d+) is not a valid CUresult", text)
-        raise driver_error(int(number[1]) if number else _UNKNOWN, snake(function)) from error
+        raise driver_error(int(number[1]) if number else _UNKNOWN, snake(function.__name__)) from error
     if re.search(r"function \W?cu\w+\W? (is )?not found", text, re.IGNORECASE):  # a symbol the driver does not have
-        missing = driver_error(_NOT_FOUND, snake(function), "CUDA_ERROR_NOT_FOUND")
+        missing = driver_error(_NOT_FOUND, snake(function.__name__), "CUDA_ERROR_NOT_FOUND")
         missing.why, missing.remedy = f"the driver is older than this call ({text})", "update the NVIDIA driver"
         raise missing from error
     raise error
 
 
-def snake(function: Callable[..., object]) -> str:
+def snake(name: str) -> str:
     """``cuMemcpyHtoDAsync`` as ``memcpy_htod_async``, ``cuGraphGetEdges_v2`` as ``graph_get_edges``."""
-    name = re.sub(r"_v\d+$", "", function.__name__).removeprefix("cu")
+    name = re.sub(r"_v\d+$", "", name).removeprefix("cu")
     name = re.sub(r"[HD]to[HD]", lambda pair: pair[0].capitalize(), name)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 

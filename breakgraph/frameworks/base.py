@@ -15,7 +15,7 @@ from breakgraph.errors import BreakgraphError
 from breakgraph.frameworks.device_memory import DeviceMemory
 from breakgraph.frameworks.runs import copy_runs, zero_runs
 
-__all__ = ["Allocate", "Array", "Block", "Framework", "Pushed", "ScopedStreams"]
+__all__ = ["Allocate", "Array", "Block", "Framework", "Pushed", "ScopedStreams", "scoped"]
 
 #: An array of whichever library: opaque here, and only ever handed back to its framework.
 Array = Any
@@ -62,6 +62,14 @@ class Framework(Protocol):
     @abstractmethod
     def view(self, array: Array) -> Region:
         """Where the array lies."""
+
+    def address(self, array: Array, like: Region) -> int:
+        """Where an array of its type lies, if it is laid out as ``like``; 0 if it is not. Asked at each replay."""
+        if not self.owns(array):
+            return 0
+        found = self.view(array)
+        same = found.shape == like.shape and found.strides == like.strides and found.dtype == like.dtype
+        return found.ptr if same else 0
 
     @abstractmethod
     def over(self, region: Region, owner: object = None) -> Array:
@@ -125,18 +133,19 @@ class Framework(Protocol):
 
 
 class ScopedStreams:
-    """Current streams for a library that has none: the one of the innermost scope, in this thread."""
+    """Current streams for a library that has none: the one of the innermost scope, in this thread.
+
+    It is one for all such libraries, so a scope for one of them is a scope for each.
+    """
 
     names_streams = True
 
-    def __init__(self) -> None:
-        self._scopes = _Scopes()
-
     def current_stream(self) -> int | None:
-        return self._scopes.streams[-1] if self._scopes.streams else None
+        streams = scoped.streams
+        return streams[-1] if streams else None
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
-        return Pushed(self._scopes.streams, stream)
+        return Pushed(scoped.streams, stream)
 
 
 class Pushed:
@@ -155,6 +164,9 @@ class Pushed:
         self._stack.pop()
 
 
-class _Scopes(threading.local):
+class _Scoped(threading.local):
     def __init__(self) -> None:
         self.streams: list[int] = []
+
+
+scoped = _Scoped()  #: the streams of the open scopes of `ScopedStreams`, the innermost last

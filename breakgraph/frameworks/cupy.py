@@ -28,6 +28,7 @@ class CupyFramework(Framework):
     def __init__(self) -> None:
         self._cupy = cupy = _import_cupy()
         self._ndarray: type = cupy.ndarray
+        self._current_stream = cupy.cuda.get_current_stream
         self._namespace = _Forwarder(cupy)
         self._before = _AllocatorsBefore()
 
@@ -39,6 +40,10 @@ class CupyFramework(Framework):
 
     def view(self, array: Array) -> Region:
         return Region(array.data.ptr, array.shape, array.strides, array.dtype)
+
+    def address(self, array: Array, like: Region) -> int:
+        same = array.shape == like.shape and array.strides == like.strides and array.dtype == like.dtype
+        return array.data.ptr if same else 0
 
     def over(self, region: Region, owner: object = None) -> Array:
         return self._over(self._ndarray, region, owner)
@@ -58,7 +63,7 @@ class CupyFramework(Framework):
             dst.fill(0)
 
     def current_stream(self) -> int:
-        return int(self._cupy.cuda.get_current_stream().ptr)
+        return self._current_stream().ptr  # type: ignore[no-any-return]
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         cuda = self._cupy.cuda

@@ -18,6 +18,7 @@ from breakgraph import driver as drivers
 from breakgraph.driver import Driver
 from breakgraph.driver.contexts import in_context
 from breakgraph.driver.forks import Forks
+from breakgraph.driver.quick import Round
 from breakgraph.errors import CaptureStateError, OutOfMemory
 from breakgraph.memory.backup import Backup
 from breakgraph.memory.blocks import BlockInfo, Blocks, Span
@@ -93,7 +94,6 @@ class Arena:
         self._footprint: Footprint | None = None  # of the capture under way
         self._forks: Forks | None = None  # of the segment that is open
         self._captured: weakref.WeakSet[Footprint] = weakref.WeakSet()
-        self._asleep = False
         self._backup: Backup | None = None
 
     def belongs_to(self, driver: Driver, context: int) -> bool:
@@ -126,10 +126,10 @@ class Arena:
     @property
     def asleep(self) -> bool:
         """Whether its physical memory has been given back."""
-        return self._asleep
+        return not self._turn.claim.is_open
 
     def __repr__(self) -> str:
-        asleep = "asleep, " if self._asleep else ""
+        asleep = "asleep, " if self.asleep else ""
         return f"<Arena {asleep}used={self.used} peak={self.peak} mapped={self.mapped} reserved={self.reserved} bytes>"
 
     # blocks ---------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Arena:
             return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)
 
     # turns (C25) ----------------------------------------------------------------------------------------
-    def acquire(self, owner: object, stream: int, footprint: Footprint | None = None) -> None:
+    def acquire(self, owner: Owner, stream: int, footprint: Footprint | None = None) -> None:
         """Begin a capture or a replay on ``stream``: wait for our turn, and let the stream wait for the last one.
 
         A capture gives its ``footprint``. `release` with the same ``owner`` ends the turn, whether or not this
@@ -233,31 +233,44 @@ class Arena:
         waiting would never end, and while the arena sleeps.
         """
         self._turn.take(owner)
-        self._refuse_asleep("used by a capture or replay")
+        if self.asleep:
+            self._refuse_asleep("used by a capture or replay")
         if self._mapping.event:  # also after the same handle: it may be another stream's by now
             self._driver.stream_wait_event(stream, self._mapping.event)
         self._footprint = footprint
         if footprint is not None:
             footprint.begin()
 
-    def check_turn(self) -> None:
-        """Refuse a capture or replay nested in one of this thread that holds the same arena (C25)."""
-        self._turn.refuse_nested()
+    @property
+    def user(self) -> Owner | None:
+        """The owner of the capture or replay under way."""
+        return self._turn.owner
 
     def record_use(self, stream: int) -> None:
         """What is on ``stream`` now is what the next capture or replay waits for on the device."""
+        self._driver.event_record(self._event(), stream)
+
+    def round(self) -> Round:
+        """A turn of a prepared replay in one go: wait for the last use, run, mark this one."""
+        return self._driver.round(self._context, self._event(), self._turn.claim)
+
+    def end_round(self) -> None:
+        """A round has given the turn back."""
+        self._turn.wake_waiting()
+
+    def _event(self) -> int:
         if not self._mapping.event:
             with in_context(self._driver, self._context):
                 self._mapping.event = self._driver.event_create()
-        self._driver.event_record(self._mapping.event, stream)
+        return self._mapping.event
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: Owner) -> None:
         """End the turn of ``owner``, if it has it; `record_use` comes before."""
-        if self._turn.held_by(owner):
+        if self._footprint is not None and self._turn.owner is owner:  # a capture's
             if self._forks is not None:
                 self.end_segment()
             self._footprint = None
-            self._turn.give(owner)
+        self._turn.give(owner)
 
     def wait(self) -> None:
         """Block the calling thread until the last capture or replay on this arena is done with it."""
@@ -286,14 +299,14 @@ class Arena:
         where it sleeps already.
         """
         with self._exclusively("put to sleep") as driver:
-            if self._asleep and not self._mapping.mapped:
+            if self.asleep and not self._mapping.mapped:
                 return
             self._mapping.wait_for_device(driver)
             with self._lock:
                 self._blocks.collect()
-                if backup and not self._asleep:
+                if backup and not self.asleep:
                     self._backup = Backup(driver, self._blocks.live())
-                self._asleep = True
+                self._turn.claim.is_open = False
                 self._mapping.empty(driver)
 
     def wake(self) -> None:
@@ -303,7 +316,7 @@ class Arena:
         Does nothing where it is awake.
         """
         with self._exclusively("woken") as driver, self._lock:
-            if not self._asleep:
+            if not self.asleep:
                 return
             with self._explained(f"could not be woken, which takes {self._mapping.total} bytes"):
                 self._mapping.fill(driver)
@@ -315,7 +328,8 @@ class Arena:
                     self._mapping.wait_for_device(driver)  # some of the copies may be under way
                     self._mapping.empty(driver)
                     raise
-            self._asleep, self._backup = False, None
+            self._backup = None
+            self._turn.claim.is_open = True
 
     @contextmanager
     def _exclusively(self, what: str) -> Iterator[Driver]:
@@ -334,7 +348,7 @@ class Arena:
             self._turn.give(owner)
 
     def _refuse_asleep(self, what: str) -> None:
-        if self._asleep:
+        if self.asleep:
             raise CaptureStateError(
                 f"a sleeping arena was {what}",
                 why="its physical memory has been given back, so its addresses lead nowhere (C30)",

@@ -15,23 +15,36 @@ from __future__ import annotations
 import threading
 import weakref
 
+from breakgraph.driver.quick import Claim
 from breakgraph.errors import CaptureStateError
 
-__all__ = ["Owner", "Turn"]
+__all__ = ["Owner", "Turn", "this_thread"]
 
 
 class Owner:
-    """Somebody who takes a turn, and is nothing else."""
+    """Somebody who takes a turn."""
+
+    __slots__ = ("__weakref__",)
+
+    def check(self, holder: Owner) -> None:
+        """Raise where it makes no sense to wait for ``holder``, who has the turn."""
 
 
-_nobody = weakref.ref(Owner())
 _local = threading.local()
 
 
 def _this_thread() -> Owner:
     """Stands for the calling thread, and dies with it; its number may be another thread's afterwards."""
-    me: Owner = _local.__dict__.setdefault("me", Owner())
+    try:
+        me: Owner = _local.me
+    except AttributeError:
+        me = _local.__dict__.setdefault("me", Owner())
     return me
+
+
+def this_thread() -> weakref.ref[Owner]:
+    """The calling thread, as a `Claim` knows it."""
+    return weakref.ref(_this_thread())
 
 
 class Turn:
@@ -46,66 +59,63 @@ class Turn:
     _waiting: dict[Owner, Turn] = {}  # noqa: RUF012 - for all arenas too
 
     def __init__(self) -> None:
-        self._owner: weakref.ref[object] | None = None
-        self._thread: weakref.ref[Owner] = _nobody
+        self.claim = Claim()
 
     @property
-    def taken(self) -> bool:
-        """Whether somebody has it."""
-        return self._owner is not None and self._owner() is not None
+    def owner(self) -> Owner | None:
+        """Who has it."""
+        owner: Owner | None = self.claim.owner
+        return owner
 
     @property
     def mine(self) -> bool:
         """Whether the calling thread has it."""
-        return self.taken and self._thread() is _this_thread()
+        return self.owner is not None and self.claim.thread is _this_thread()
 
-    def held_by(self, owner: object) -> bool:
-        return self._owner is not None and self._owner() is owner
-
-    def take(self, owner: object) -> None:
+    def take(self, owner: Owner) -> None:
         """Wait until it is free.
 
-        Raises `CaptureStateError` where the calling thread has it already, or where waiting would never end.
+        Raises `CaptureStateError` where the calling thread has it already, or where waiting would never end; and what
+        the owner's own check raises.
         """
+        reference, thread = weakref.ref(owner, self.wake_waiting), this_thread()
+        if not self.claim.take(reference, thread):
+            self._wait(owner, reference, thread)
+
+    def _wait(self, owner: Owner, reference: weakref.ref[Owner], thread: weakref.ref[Owner]) -> None:
+        me = _this_thread()
         with self._lock:
-            me = _this_thread()
+            self._waiting[me] = self  # first: whoever gives it back from now on wakes us
             try:
-                while self.taken:
-                    self._refuse_waiting_for(me)
-                    self._waiting[me] = self
-                    self._changed.wait()
+                while not self.claim.take(reference, thread):
+                    if (holder := self.owner) is not None:
+                        self._refuse_waiting_for(me)
+                        owner.check(holder)
+                        self._changed.wait(1)  # an interrupt may have kept somebody from telling us
             finally:
                 self._waiting.pop(me, None)
-            self._thread = weakref.ref(me)
-            self._owner = weakref.ref(owner, self._wake_waiting)
 
-    def give(self, owner: object) -> None:
+    def give(self, owner: Owner) -> None:
         """End the owner's turn, if it has it."""
-        with self._lock:
-            if self.held_by(owner):
-                self._owner = None
-                self._wake_waiting()
+        if self.claim.give(owner):
+            self.wake_waiting()
 
     def _refuse_waiting_for(self, me: Owner) -> None:
         turn: Turn | None = self
         first = True
-        while turn is not None and turn.taken:
-            thread = turn._thread()
+        while turn is not None and turn.owner is not None:
+            thread = turn.claim.thread
             if thread is None:
                 raise _ended()
             if thread is me:
                 raise _nested() if first else _circle()
             turn, first = self._waiting.get(thread), False
 
-    def _wake_waiting(self, _: object = None) -> None:
-        with self._lock:
-            if self._waiting:
+    def wake_waiting(self, _: object = None) -> None:
+        """Somebody's turn has ended, by whatever way."""
+        if self._waiting:
+            with self._lock:
                 self._changed.notify_all()
-
-    def refuse_nested(self) -> None:
-        """Raise `CaptureStateError` where the calling thread has it already."""
-        if self.mine:
-            raise _nested()
 
 
 def _nested() -> CaptureStateError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from breakgraph.memory import Cell, tree
+from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import Ownership
 
 __all__ = ["Arguments", "Frozen", "bind_names"]
@@ -48,12 +50,17 @@ class Arguments:
         context: object | None,
     ) -> None:
         self.uses_context = False
+        self._context_at_top = True  # of the arguments, wherever it occurs: not in a container
         self._ownership = ownership
         self._context = context
         frozen: list[Frozen] = []
         held = []
         for name, value in bind_names(function, args, kwargs):
             frozen_leaves: list[object] = []
+            if context is not None and value is context:
+                self.uses_context = True
+                held.append(_LIVE_CONTEXT)
+                continue
             held.append(tree.rebuild(value, self._holder(frozen_leaves), is_leaf=self._is_leaf, origins={}))
             frozen.extend(Frozen(name, leaf) for leaf in frozen_leaves)
         self._args = tuple(held[: len(args)])
@@ -67,7 +74,7 @@ class Arguments:
     def _holder(self, frozen: list[object]) -> Callable[[Any], Any]:
         def hold(leaf: Any) -> Any:
             if self._context is not None and leaf is self._context:
-                self.uses_context = True
+                self.uses_context, self._context_at_top = True, False
                 return _LIVE_CONTEXT
             if isinstance(leaf, (Cell, np.ndarray)):
                 return leaf
@@ -78,14 +85,23 @@ class Arguments:
 
         return hold
 
-    def live(self, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for a replay under ``context``."""
+    def bind(self, function: Callable[..., object]) -> Callable[[], object]:
+        """``function`` with its arguments: bound once, but for the forward context of the replay under way."""
         if not self.uses_context:
-            return self._args, self._kwargs
+            return partial(function, *self._args, **self._kwargs) if self._args or self._kwargs else function
 
+        def call() -> object:
+            args, kwargs = self._live(current_forward())
+            return function(*args, **kwargs)
+
+        return call
+
+    def _live(self, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def fill(leaf: Any) -> Any:
             return context if leaf is _LIVE_CONTEXT else leaf
 
+        if self._context_at_top:
+            return tuple(map(fill, self._args)), {name: fill(value) for name, value in self._kwargs.items()}
         return tree.rebuild((self._args, self._kwargs), fill, is_leaf=self._is_leaf)  # type: ignore[no-any-return]
 
     def named(self, names: tuple[str, ...], function: Callable[..., object]) -> list[Any]:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
+from breakgraph.driver.quick import detour
 from breakgraph.errors import BreakgraphError
 from breakgraph.memory import Cell, copy_output
 from breakgraph.segments.callers import site
+from breakgraph.segments.collector import open_captures
 from breakgraph.segments.destinations import IN_PLACE, INFER, Destination
 from breakgraph.segments.state import here
 
@@ -36,9 +38,14 @@ class BreakPoint:
     def name(self) -> str:
         return _name(self.function)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the function's result goes nowhere but to its caller, where it is no break."""
+        return self.out is None and isinstance(self.dst, Destination)
+
     def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as if it were no break; a destination it names is written all the same (C20)."""
-        if self.out is None and isinstance(self.dst, Destination):
+        if self.is_plain:
             return self.function(*args, **kwargs)
         destination = self.destination(kwargs)
         result = self.function(*args, **self.with_destination(kwargs, destination))
@@ -131,7 +138,10 @@ def break_point(
                 return point.call_plainly(args, kwargs)
             return capture.record(point, args, kwargs, site())
 
-        return call
+        if not point.is_plain:
+            return call
+        # While no capture is open in the process, nothing needs to be asked about this thread (C20).
+        return functools.update_wrapper(detour(function, call, open_captures), function)
 
     return decorate if function is None else decorate(function)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 import threading
 
-__all__ = ["pause_collector", "resume_collector"]
+__all__ = ["open_captures", "pause_collector", "resume_collector"]
 
 _lock = threading.Lock()
-_open: set[object] = set()
+open_captures: set[object] = set()  #: of the whole process
 _was_enabled = False
 
 
@@ -20,15 +20,15 @@ def pause_collector(capture: object) -> None:
     """One more capture is open; the first one switches automatic collection off."""
     global _was_enabled
     with _lock:
-        if not _open:
+        if not open_captures:
             _was_enabled = gc.isenabled()
-        _open.add(capture)
+        open_captures.add(capture)
         gc.disable()
 
 
 def resume_collector(capture: object) -> None:
     """A capture is open no more, if it was; the last one restores what was found."""
     with _lock:
-        if _open == {capture} and _was_enabled:
+        if open_captures == {capture} and _was_enabled:
             gc.enable()
-        _open.discard(capture)
+        open_captures.discard(capture)

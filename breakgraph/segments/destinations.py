@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from breakgraph.driver import Driver, Region
 from breakgraph.errors import AliasedDestination
 from breakgraph.frameworks.base import Array, Framework
 from breakgraph.memory import Arena, Cell, Landing, is_registered, plan_copy, tree
+from breakgraph.segments.landing import Place, direct_landing
 
 __all__ = ["INFER", "IN_PLACE", "NO_WRITEBACK", "Claims", "Destination", "Landed", "Ownership"]
 
@@ -55,10 +57,21 @@ class Landed:
     origins: dict[int, Any] = field(default_factory=dict)
     targets: tuple[Array, ...] = ()
 
-    def land(self, result: object, stream: int) -> None:
-        """Copy the result of a replay into the destination, on the replay's stream."""
-        if self.kept is not _NOTHING and not (result is None and self.written_by_function):
-            plan_copy(self.kept, result, inferred=self.inferred, origins=self.origins).run(stream)
+    @property
+    def copies(self) -> bool:
+        """Whether there is a destination to copy to."""
+        return self.kept is not _NOTHING
+
+    def landing_at(self, place: Place) -> Callable[[object], None] | None:
+        """What takes the result of a replay to its destination, on the stream of ``place``; None where nothing does."""
+        if not self.copies:
+            return None
+
+        def land(result: object) -> None:
+            if not (result is None and self.written_by_function):
+                plan_copy(self.kept, result, inferred=self.inferred, origins=self.origins).run(place.stream)
+
+        return land if is_registered(self.kept) else direct_landing(self.kept, place, land)
 
 
 class Ownership:

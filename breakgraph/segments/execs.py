@@ -19,10 +19,14 @@ from breakgraph.driver import Driver
 from breakgraph.driver.api import EdgeData, NodeType
 from breakgraph.errors import ExecUpdateRefused
 
-__all__ = ["Exec", "ExecCache", "HasGraph", "SharedExec", "Topology", "topology"]
+__all__ = ["Exec", "ExecCache", "HasGraph", "Launch", "SharedExec", "Topology", "topology"]
 
 #: What segments have in common that may share an exec: the types of the nodes, and the edges between them by place.
 Topology = tuple[tuple[NodeType, ...], tuple[tuple[int, int, EdgeData], ...]]
+
+
+#: `Driver.graph_launch`, or the one that lets other threads run meanwhile.
+Launch = Callable[[int, int], None]
 
 
 class HasGraph(Protocol):
@@ -47,8 +51,8 @@ class Exec:
         """Whoever lets the exec go must know it by then."""
         self.handle = self._driver.graph_instantiate(segment.graph)
 
-    def launch(self, segment: HasGraph, stream: int) -> None:
-        self._driver.graph_launch(self.handle, stream)
+    def launch(self, segment: HasGraph, stream: int, launch: Launch) -> None:
+        launch(self.handle, stream)
 
     def let_go(self, user: object) -> Callable[[], None] | None:
         """The call that destroys the exec, if ``user`` was the last to use it."""
@@ -76,7 +80,7 @@ class SharedExec:
             self.handle = self._driver.graph_instantiate(segment.graph)
             self._holds = weakref.ref(segment)
 
-    def launch(self, segment: HasGraph, stream: int) -> None:
+    def launch(self, segment: HasGraph, stream: int, launch: Launch) -> None:
         """Launch a segment, after an update if another one was launched last.
 
         Launches of one exec run one after another, and an update is for later ones only (CUDA driver API,
@@ -85,7 +89,7 @@ class SharedExec:
         with self._lock:
             if self._holds is None or self._holds() is not segment:
                 self.update(segment)
-            self._driver.graph_launch(self.handle, stream)
+            launch(self.handle, stream)
 
     def update(self, segment: HasGraph) -> None:
         """Take a segment's parameters. Raises `ExecUpdateRefused`, and nothing is changed, where the driver cannot."""

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 from breakgraph import driver as drivers
-from breakgraph.driver import StreamHandle, stream_handle
-from breakgraph.driver.cleanup import add_notes, attempt
-from breakgraph.driver.contexts import in_context
+from breakgraph.driver import StreamHandle
 from breakgraph.errors import BreakgraphError, CaptureStateError
-from breakgraph.frameworks import Framework
 from breakgraph.memory import Arena
-from breakgraph.memory.turn import Owner
 from breakgraph.segments.accounts import GraphMemory, readable, report
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.holdings import Holdings
-from breakgraph.segments.state import Exclusive, GraphState, Running, Step, here, is_capturing
-from breakgraph.segments.steps import Break, Segment
-from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
+from breakgraph.segments.replay import Replay
+from breakgraph.segments.state import GraphState, here, is_capturing
+from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.survivors import Survivor
 
 __all__ = ["BreakableGraph"]
@@ -62,10 +54,7 @@ class BreakableGraph:
         self._state = GraphState.EMPTY
         self._stream: int | None = None
         self._holdings: Holdings | None = None
-        self._frameworks: tuple[Framework, ...] = ()
-        self._moving: tuple[Framework, ...] = ()  # those whose current stream a replay runs on
-        self._needs_context = False
-        self._busy = Exclusive()
+        self._replay: Replay | None = None  # where it is captured
 
     # what it is -----------------------------------------------------------------------------------------
     @property
@@ -147,34 +136,23 @@ class BreakableGraph:
         BaseException
             Whatever a break raises, with the break's name as a note. The graph can be replayed again.
         """
-        holdings = self._replayable(valid_rows)
-        holdings.arena.check_turn()
-        owner = Owner()
-        try:
-            if not self._busy.take(owner):
-                raise CaptureStateError(
-                    f"{self!r} is being replayed by another thread",
-                    why="both would write the same arrays (C24)",
-                    remedy="replay it in turn, or capture one graph for each thread",
-                )
-            if self._holdings is not holdings:  # another thread reset it, or captured into it, meanwhile
-                holdings = self._replayable(valid_rows)
-            with in_context(holdings.driver, holdings.context):
-                handle = self._replay_stream(holdings, stream)
-                running = Running(holdings.driver, handle, holdings.aux, valid_rows, here.capture)
-                with self._turn(holdings, running), self._current_stream(running.stream):
-                    for step in holdings.steps:
-                        step.run(running)
-            self.replays += 1
-        finally:
-            self._busy.give(owner)
+        replay = self._replay
+        if replay is None or not replay.is_ready or valid_rows is not None:
+            replay = self.check_replayable(valid_rows)
+        replay.run(self, stream, valid_rows)
+        self.replays += 1
 
-    def _replayable(self, valid_rows: int | None) -> Holdings:
-        holdings = self._holdings
-        if self._state is not GraphState.CAPTURED or holdings is None:
+    def is_replayed_by(self, replay: Replay) -> bool:
+        """Whether ``replay`` is the one of the capture that it holds."""
+        return self._replay is replay
+
+    def check_replayable(self, valid_rows: int | None) -> Replay:
+        """What replays it. Raises `CaptureStateError` where that cannot be now, saying why."""
+        replay = self._replay
+        if replay is None:
             why, remedy = _WHY_NOT.get(self._state, _WHY_NOT[GraphState.EMPTY])
             raise CaptureStateError(f"{self!r} cannot be replayed", why=why, remedy=remedy) from self.error
-        if drivers.current() is not holdings.driver:
+        if drivers.current() is not replay.driver:
             raise CaptureStateError(
                 f"{self!r} was captured on another driver than the current one",
                 remedy="replay it where bg.driver.current() is the driver it was captured on",
@@ -185,72 +163,19 @@ class BreakableGraph:
                 why="the driver does not launch a graph into a capturing stream (900)",
                 remedy="replay it outside the capture, or in a break with an arena of its own",
             )
-        if self._needs_context and current_forward() is None:
+        if replay.needs_context and current_forward() is None:
             raise CaptureStateError(
                 f"{self!r} was captured with a forward context and is replayed without one",
                 why="its breaks would see the context of the capture, or none (C19)",
                 remedy="replay it inside: with bg.active_forward(ctx): ...",
             )
+        if len(self.segments) != len(self.breaks) + 1:
+            raise CaptureStateError(f"{self!r} has lost a step", why="segments are one more than breaks (C2)")
         if valid_rows is not None and (isinstance(valid_rows, bool) or not hasattr(valid_rows, "__index__")):
             raise TypeError(f"valid_rows is a number of rows, not {valid_rows!r}")
         if valid_rows is not None and valid_rows < 0:
             raise ValueError(f"valid_rows is a number of rows, not {valid_rows!r}")
-        if len(self.segments) != len(self.breaks) + 1:
-            raise CaptureStateError(f"{self!r} has lost a step", why="segments are one more than breaks (C2)")
-        return holdings
-
-    def _replay_stream(self, holdings: Holdings, stream: object) -> int:
-        driver = holdings.driver
-        if stream is not None:
-            handle = driver.resolve_stream(stream_handle(stream))
-        else:
-            current = framework_streams(driver, self._moving) or framework_streams(driver, self._frameworks)
-            if len(current) != 1:
-                which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
-                raise CaptureStateError(
-                    f"{self!r} was replayed without stream=",
-                    why=f"the current stream of the frameworks that took part is meant, and {which} (C24)",
-                    remedy="pass stream=",
-                )
-            handle = current[0]
-        refuse_capturing(driver, handle, "replayed on")
-        if stream is not None:
-            refuse_foreign(driver, workplace(driver, holdings.context).event.handle, handle, "replayed on")
-        for aux in holdings.aux.handles:
-            refuse_capturing(driver, aux, "waited for")
-        return handle
-
-    @staticmethod
-    @contextmanager
-    def _turn(holdings: Holdings, running: Running) -> Iterator[None]:
-        """The arena is ours from the first step to the last (C25)."""
-        arena = holdings.arena
-        try:
-            arena.acquire(running, running.stream)
-            here.replays.append(weakref.ref(running))
-            running.aux.lead(running.stream)
-            try:
-                yield
-            except BaseException as error:
-                notes: list[str] = []  # what the break that raised has left on the aux streams is joined too
-                attempt(notes, "joining the aux streams", partial(running.aux.lead, running.stream))
-                attempt(notes, "letting the aux streams wait", partial(running.aux.follow, running.stream))
-                attempt(notes, "marking the arena's last use", partial(arena.record_use, running.stream))
-                add_notes(error, notes)
-                raise
-            else:
-                running.aux.follow(running.stream)
-                arena.record_use(running.stream)
-        finally:
-            here.replays = [one for one in here.replays if one() is not running]
-            arena.release(running)
-
-    @contextmanager
-    def _current_stream(self, stream: int) -> Iterator[None]:
-        with ExitStack() as scopes:
-            for framework in self._frameworks:
-                scopes.enter_context(framework.stream_scope(stream))
-            yield
+        return replay
 
     # what outlives a replay -------------------------------------------------------------------------------
     def output(self, value: Any) -> Any:
@@ -318,20 +243,17 @@ class BreakableGraph:
         if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
             why, remedy = _WHY_NOT[self._state]
             raise CaptureStateError(f"{self!r} cannot be emptied", why=why, remedy=remedy)
-        owner = Owner()
-        try:
-            if not self._busy.take(owner):
-                raise CaptureStateError(
-                    f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
-                )
-            if forget and self._holdings is not None:
-                self._holdings.forget()
-            self._state, self.error, self.replays, self._stream = state, None, 0, None
-            self.survivors = ()
-            notes = self._let_go()
-        finally:
-            self._busy.give(owner)
-        if notes:
+        replay, self._replay = self._replay, None  # first: a replay asks for it again once it has the arena
+        if replay is not None and not replay.close():
+            self._replay = replay
+            raise CaptureStateError(
+                f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
+            )
+        if forget and self._holdings is not None:
+            self._holdings.forget()
+        self._state, self.error, self.replays, self._stream = state, None, 0, None
+        self.survivors = ()
+        if notes := self._let_go():
             raise BreakgraphError("; ".join(notes), remedy="abandon() a graph whose context is gone before it ends")
 
     def __del__(self) -> None:  # not a finalizer: what is kept may refer back to the graph
@@ -340,7 +262,7 @@ class BreakableGraph:
             holdings.release_quietly()
 
     def _let_go(self) -> list[str]:
-        holdings, self._holdings = self._holdings, None
+        holdings, self._holdings, self._replay = self._holdings, None, None
         return holdings.release() if holdings is not None else []
 
     # what a capture does to it ----------------------------------------------------------------------------
@@ -355,17 +277,15 @@ class BreakableGraph:
                 f"{self!r} cannot take a capture", why=why, remedy="reset() it first, or capture into a new graph"
             )
 
-    def begin(self, holdings: Holdings, frameworks: Iterable[Framework], stream: int) -> None:
+    def begin(self, holdings: Holdings, stream: int) -> None:
         self.check_free()  # again: another thread may have captured into it while this one waited for the arena
         self._let_go()
         self._holdings = holdings
-        self._frameworks = tuple(frameworks)
-        self._moving = tuple(one for one in self._frameworks if not one.names_streams)
         self._stream = stream
         self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
 
-    def finish(self, *, needs_context: bool, survivors: tuple[Survivor, ...]) -> None:
-        self._needs_context = needs_context
+    def finish(self, replay: Replay, survivors: tuple[Survivor, ...]) -> None:
+        self._replay = replay
         self.survivors = survivors
         self._state = GraphState.CAPTURED
 

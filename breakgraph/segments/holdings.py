@@ -15,7 +15,7 @@ from breakgraph.errors import BreakgraphWarning
 from breakgraph.memory import Arena, Footprint
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
-from breakgraph.segments.state import Step
+from breakgraph.segments.steps import Step
 
 __all__ = ["Holdings"]
 

@@ -18,6 +18,7 @@ from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidat
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import Block
 from breakgraph.memory import Arena, Footprint, default_arena
+from breakgraph.memory.turn import Owner
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.callers import site
@@ -27,6 +28,7 @@ from breakgraph.segments.explain import ELSEWHERE, explain
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.recorder import Options, Phase, Recorder
+from breakgraph.segments.replay import Replay
 from breakgraph.segments.state import GraphState, here
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, refuse_foreign, workplace
 from breakgraph.segments.survivors import Survivor, find_survivors
@@ -36,7 +38,7 @@ __all__ = ["Capture"]
 _Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the call
 
 
-class Capture:
+class Capture(Owner):
     """Enters and leaves the scope; the `Recorder` does what lies between."""
 
     def __init__(
@@ -184,7 +186,7 @@ class Capture:
         holdings = Holdings(driver, context, arena, aux=aux_streams, footprint=self._footprint, cache=self._execs)
         holdings.kept += kept
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
-        self.graph.begin(holdings, self._frameworks, self.stream)
+        self.graph.begin(holdings, self.stream)
         self._recorder.begin_segment()
 
     def _enter_frameworks(self, arena: Arena) -> list[object]:
@@ -217,6 +219,7 @@ class Capture:
         recorder = self._recorder
         assert recorder is not None  # enter() has succeeded
         failure = error or self._lost
+        replay: Replay | None = None
         survivors: tuple[Survivor, ...] = ()
         notes: list[str] = []
         try:
@@ -225,6 +228,7 @@ class Capture:
                 recorder.sides.check_outside(recorder.here, stacklevel=4)
                 recorder.end_segment()
                 recorder.check_whole()
+                replay = recorder.prepare_replay()
                 survivors = self._survivors(recorder)
             elif self._lost is None:
                 self._explain(recorder, failure)
@@ -240,7 +244,8 @@ class Capture:
         if failure is not None:
             self._fail(error, failure, notes)
             return
-        self.graph.finish(needs_context=recorder.context_published, survivors=survivors)
+        assert replay is not None  # nothing has failed
+        self.graph.finish(replay, survivors)
         self.over = True
         self._warn(recorder)
 

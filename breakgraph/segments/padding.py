@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from breakgraph import driver as drivers
@@ -11,7 +11,7 @@ from breakgraph.driver import Driver
 from breakgraph.errors import NotCopyable
 from breakgraph.frameworks.base import Array, Framework
 
-__all__ = ["scrub_padding_tail", "size_ladder", "slice_to_real_rows", "zero_rows_from"]
+__all__ = ["row_scrubber", "scrub_padding_tail", "size_ladder", "slice_to_real_rows", "zero_rows_from"]
 
 
 def scrub_padding_tail(n: int, *arrays: Any) -> None:
@@ -41,6 +41,22 @@ def zero_rows_from(driver: Driver, framework: Framework, array: Array, n: int, s
         driver.memset_d8_async(tail.ptr, 0, tail.nbytes, stream)
     else:
         framework.zero(framework.over(tail, array), stream)
+
+
+def row_scrubber(driver: Driver, array: Array) -> Callable[[int, int], None]:
+    """What zeroes the rows of one array from a number on, on a stream, again and again."""
+    framework = frameworks.of(array, driver)
+    assert framework is not None  # whoever asks has found that it is an array
+    region = framework.view(array)
+    if not (region.ndim and region.contiguous and region.size):
+        return lambda n, stream: zero_rows_from(driver, framework, array, n, stream)
+    ptr, rows, row = region.ptr, region.shape[0], region.nbytes // region.shape[0]
+
+    def scrub(n: int, stream: int) -> None:
+        if n < rows:
+            driver.memset_d8_async(ptr + n * row, 0, (rows - n) * row, stream)
+
+    return scrub
 
 
 def slice_to_real_rows(n: int, *arrays: Any) -> Any:

@@ -32,6 +32,7 @@ from breakgraph.segments.execs import topology
 from breakgraph.segments.explain import meaning
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.outputs import Outputs
+from breakgraph.segments.replay import Replay
 from breakgraph.segments.side_streams import SideStreams
 from breakgraph.segments.steps import Break, Segment
 from breakgraph.segments.streams import framework_streams
@@ -98,7 +99,7 @@ class Recorder:
 
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
-        driver, holdings = self._driver, self._holdings
+        driver, holdings, where = self._driver, self._holdings, self.here
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
                 self.sides.join()
@@ -109,17 +110,17 @@ class Recorder:
                 nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
-                segment = Segment(len(holdings.steps) - self._breaks, graph, len(nodes), self.sides.take_joined(), used)
+                segment = Segment(len(holdings.steps) - self._breaks, graph, kinds, self.sides.take_joined(), used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
                     segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)
+            holdings.steps.append(segment)
+            self.nodes += segment.nodes
+            if self._options.execute:
+                segment.launch(self._stream, driver.graph_launch_yielding)
         except DriverError as error:
-            error.where = error.where or self.here
+            error.where = error.where or where
             raise
-        holdings.steps.append(segment)
-        self.nodes += len(nodes)
-        if self._options.execute:
-            segment.launch(self._stream)
 
     def check_whole(self) -> None:
         """Segments are one more than breaks (C2); anything else means that a step was lost."""
@@ -128,6 +129,10 @@ class Recorder:
             raise CaptureFailed(
                 f"{segments} segments were recorded around {self._breaks} breaks", why="a step was lost (C2)"
             )
+
+    def prepare_replay(self) -> Replay:
+        """The capture is whole: what replays it."""
+        return Replay(self._holdings, self._frameworks, needs_context=self.context_published)
 
     def _refuse_allocations(self, kinds: tuple[NodeType, ...]) -> None:
         left = kinds.count(NodeType.MEM_ALLOC) - kinds.count(NodeType.MEM_FREE)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import enum
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from breakgraph.driver import Driver, StreamHandle
+from breakgraph.driver import StreamHandle
+from breakgraph.errors import CaptureStateError
+from breakgraph.memory.turn import Owner
 from breakgraph.segments.streams import eager_stream
 
 if TYPE_CHECKING:
-    from breakgraph.segments.aux_streams import AuxStreams
     from breakgraph.segments.open_capture import Capture
+    from breakgraph.segments.replay import Replay
 
-__all__ = ["Exclusive", "GraphState", "Running", "Step", "current_stream", "here", "is_capturing"]
+__all__ = ["GraphState", "Running", "current_stream", "here", "is_capturing"]
 
 
 class GraphState(enum.StrEnum):
@@ -29,46 +30,32 @@ class GraphState(enum.StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(eq=False)
-class Running:
-    """One replay under way."""
+class Running(Owner):
+    """One replay under way.
 
-    driver: Driver
-    stream: int
-    aux: AuxStreams
-    valid_rows: int | None = None
-    inside: Capture | None = None  #: the capture in one of whose breaks it runs
-
-
-class Exclusive:
-    """A right that one owner has at a time, as long as the owner lives.
-
-    Giving back what one does not have is nothing, so an owner can promise to give it back before it takes it.
+    Attributes
+    ----------
+    replay
+        What it replays.
+    inside
+        The capture in one of whose breaks it runs.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._owner: weakref.ref[object] | None = None
+    __slots__ = ("inside", "replay", "stream", "valid_rows")
 
-    def take(self, owner: object) -> bool:
-        """Whether ``owner`` has it now. Never waits."""
-        with self._lock:
-            holder = self._owner() if self._owner is not None else None
-            if holder is None:
-                self._owner = weakref.ref(owner)
-            return holder is None or holder is owner
+    def __init__(self, replay: Replay, stream: int, valid_rows: int | None, inside: Capture | None) -> None:
+        self.replay = replay
+        self.stream = stream
+        self.valid_rows = valid_rows
+        self.inside = inside
 
-    def give(self, owner: object) -> None:
-        """``owner`` has it no more, if it had it."""
-        with self._lock:
-            if self._owner is not None and self._owner() is owner:
-                self._owner = None
-
-
-class Step(Protocol):
-    """One step of a replay: a segment or a break."""
-
-    def run(self, running: Running) -> None: ...
+    def check(self, holder: Owner) -> None:
+        if isinstance(holder, Running) and holder.replay is self.replay:
+            raise CaptureStateError(
+                "the graph is being replayed by another thread",
+                why="both would write the same arrays (C24)",
+                remedy="replay it in turn, or capture one graph for each thread",
+            )
 
 
 class _Here(threading.local):

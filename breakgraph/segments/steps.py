@@ -1,21 +1,23 @@
-"""The two kinds of step that a graph is made of. Both answer `run`, so replay is one loop."""
+"""The two kinds of step that a graph is made of, and what a replay calls for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
 
-from breakgraph import frameworks
-from breakgraph.errors import DriverError, ExecUpdateRefused
+from breakgraph.driver import Driver
+from breakgraph.driver.api import NodeType
+from breakgraph.errors import ExecUpdateRefused
 from breakgraph.memory import Landing, SegmentUse
 from breakgraph.segments.arguments import Arguments, Frozen
-from breakgraph.segments.context import current_forward
+from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.destinations import Landed
-from breakgraph.segments.execs import Exec, HasGraph, SharedExec
-from breakgraph.segments.padding import zero_rows_from
-from breakgraph.segments.state import Running
+from breakgraph.segments.execs import Exec, HasGraph, Launch, SharedExec
+from breakgraph.segments.landing import Place
+from breakgraph.segments.padding import row_scrubber
 
-__all__ = ["Break", "Segment"]
+__all__ = ["Break", "Segment", "Step"]
+
+_MAY_CALL_HOST = {NodeType.HOST, NodeType.GRAPH, NodeType.CONDITIONAL}
 
 
 class Segment:
@@ -31,16 +33,30 @@ class Segment:
         Handle of the captured ``CUgraph``.
     joined
         How many branches were joined to the origin when it ended, that the forward had not joined itself (C11).
+    calls_host
+        Whether it has host functions, or graphs in which there may be some.
     allocations, allocated
         How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
 
-    __slots__ = ("__weakref__", "_exec", "_make_own", "allocated", "allocations", "graph", "index", "joined", "nodes")
+    __slots__ = (
+        "__weakref__",
+        "_exec",
+        "_make_own",
+        "allocated",
+        "allocations",
+        "calls_host",
+        "graph",
+        "index",
+        "joined",
+        "nodes",
+    )
 
-    def __init__(self, index: int, graph: int, nodes: int, joined: int, used: SegmentUse) -> None:
+    def __init__(self, index: int, graph: int, kinds: Collection[NodeType], joined: int, used: SegmentUse) -> None:
         self.index = index
         self.graph = graph
-        self.nodes = nodes
+        self.nodes = len(kinds)
+        self.calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
         self.joined = joined
         self.allocations, self.allocated = used
         self._exec: Exec | SharedExec | None = None
@@ -62,22 +78,29 @@ class Segment:
         """Take an exec; ``make_own`` makes one in its place, for when a shared one cannot be given the parameters."""
         self._exec, self._make_own = made, make_own
 
-    def launch(self, stream: int) -> None:
+    @property
+    def own_exec(self) -> int:
+        """The exec, where launching it with the interpreter lock is all there is to do; 0 where `launch` does more."""
+        return 0 if self._exec is None or self._exec.shared or self.calls_host else self._exec.handle
+
+    def launch(self, stream: int, launch: Launch) -> None:
+        """Launch it by a call of the driver's, after an update where another segment had a shared exec last."""
         if self._exec is None:
             return
         try:
-            try:
-                self._exec.launch(self, stream)
-            except ExecUpdateRefused:
-                assert self._make_own is not None  # comes with the exec
-                self._exec = self._make_own(self, self._exec)
-                self._exec.launch(self, stream)
-        except DriverError as error:
-            error.where = error.where or f"segment {self.index}"
-            raise
+            self._exec.launch(self, stream, launch)
+        except ExecUpdateRefused:
+            assert self._make_own is not None  # comes with the exec
+            self._exec = self._make_own(self, self._exec)
+            self._exec.launch(self, stream, launch)
 
-    def run(self, running: Running) -> None:
-        self.launch(running.stream)
+    def prepare(self, driver: Driver, place: Place) -> Callable[[], object] | None:
+        """What a replay calls to launch it, where `own_exec` is 0; None for a segment without nodes."""
+        if self._exec is None:
+            return None
+        if self.calls_host:
+            return lambda: self.launch(place.stream, driver.graph_launch_yielding)
+        return lambda: self.launch(place.stream, driver.graph_launch)
 
     def __repr__(self) -> str:
         return f"<Segment {self.index}: {self.nodes} nodes>"
@@ -123,26 +146,39 @@ class Break:
         self._landed = landed
         self._rows = rows
 
-    def run(self, running: Running) -> None:
-        args, kwargs = self._arguments.live(current_forward())
-        try:
-            running.aux.follow(running.stream)
-            result = self._function(*args, **kwargs)
-            running.aux.lead(running.stream)
-            self._landed.land(result, running.stream)
-        except BaseException as error:
-            error.add_note(f"raised in {self!r}, which was called at {self.site}")
-            raise
-        if self._rows and running.valid_rows is not None:
-            for array in self._landed.targets:
-                self._scrub(running, array, running.valid_rows)
+    @property
+    def lands(self) -> bool:
+        """Whether a replay copies something to its destination."""
+        return self._landed.copies
 
-    @staticmethod
-    def _scrub(running: Running, array: Any, rows: int) -> None:
-        framework = frameworks.of(array, running.driver)
-        assert framework is not None  # targets are arrays
-        zero_rows_from(running.driver, framework, array, rows, running.stream)
+    def prepare(self, driver: Driver, aux: AuxStreams, place: Place, *, rows: bool) -> Callable[[], object]:
+        """What a replay calls, with all bound that does not change from one to the next.
+
+        With ``rows`` it zeroes the padding of the destinations, from ``place.valid_rows`` on.
+        """
+        function = self._arguments.bind(self._function)
+        land = self._landed.landing_at(place)
+        scrub = [row_scrubber(driver, array) for array in self._landed.targets] if rows and self._rows else ()
+        if land is None and not scrub and not aux.handles:
+            return function
+        if land is not None and not scrub and not aux.handles:
+            return lambda: land(function())
+
+        def call() -> None:
+            aux.follow(place.stream)
+            result = function()
+            aux.lead(place.stream)
+            if land is not None:
+                land(result)
+            for zero_from in scrub:
+                assert place.valid_rows is not None  # such a break is for replays that have it
+                zero_from(place.valid_rows, place.stream)
+
+        return call
 
     def __repr__(self) -> str:
         tag = f", tag {self.tag!r}" if self.tag else ""
         return f"<Break {self.index} {self.name!r}: {self.landing}{tag}>"
+
+
+Step = Segment | Break

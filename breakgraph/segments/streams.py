@@ -64,8 +64,12 @@ def chosen_stream(driver: Driver, stream: object) -> int:
 
 def framework_streams(driver: Driver, frameworks: Iterable[Framework]) -> list[int]:
     """The current stream of each framework that has one, each stream once."""
-    current = (framework.current_stream() for framework in frameworks)
-    return list(dict.fromkeys(driver.resolve_stream(stream) for stream in current if stream is not None))
+    found: list[int] = []  # a loop, since each replay asks
+    for framework in frameworks:
+        stream = framework.current_stream()
+        if stream is not None and (handle := driver.resolve_stream(stream)) not in found:
+            found.append(handle)
+    return found
 
 
 def eager_stream() -> StreamHandle | None:

@@ -60,9 +60,7 @@ def simulated_bindings(sim: SimDriver, major: int = 13) -> ModuleType:
     module = ModuleType("cuda.bindings.driver")
     special = _Special(sim, edge_data_in_bare_names=major >= 13)
     for name, shape in snapshot["functions"].items():
-        setattr(
-            module, name, _function(name, shape, getattr(special, name, None) or getattr(sim, _sim_name(name), None))
-        )
+        setattr(module, name, _function(name, shape, getattr(special, name, None) or getattr(sim, snake(name), None)))
     names: dict[str, Any] = dict.fromkeys(snapshot["types"], SimpleNamespace)
     names |= {"CUresult": CUresult, "CUstreamCaptureMode": CaptureMode, "CUgraphNode": int, "CUmemPool_attribute": int}
     names |= {"CUfunction_attribute": int, "CUpointer_attribute": int, "CUDA_VERSION": snapshot["CUDA_VERSION"]}
@@ -92,19 +90,22 @@ def _function(name: str, shape: dict[str, Any], answer: Callable[..., Any] | Non
     return function
 
 
-def _sim_name(name: str) -> str:
-    def named() -> None: ...
-
-    named.__name__ = name
-    return snake(named)
-
-
 class _Special:
     """Calls whose arguments or values are shaped otherwise than the protocol's."""
 
     def __init__(self, sim: SimDriver, *, edge_data_in_bare_names: bool) -> None:
         self.sim = sim
         self._exec_update = self._entry_of_exec_update()
+        self._entries = {
+            "cuGraphLaunch": _entry(sim.graph_launch, 2),
+            "cuEventRecord": _entry(sim.event_record, 2),
+            "cuEventQuery": _entry(self.cuEventQuery, 1),
+            "cuStreamWaitEvent": _entry(sim.stream_wait_event, 3),
+            "cuStreamIsCapturing": _entry(sim.stream_is_capturing, 1, answers=True),
+            "cuCtxGetCurrent": _entry(sim.ctx_get_current, 0, answers=True),
+            "cuMemcpyDtoDAsync": _entry(sim.memcpy_dtod_async, 4),
+            "cuMemsetD8Async": _entry(sim.memset_d8_async, 4),
+        }
         if edge_data_in_bare_names:
             self.cuStreamGetCaptureInfo = self.cuStreamGetCaptureInfo_v3
             self.cuGraphGetEdges = self.cuGraphGetEdges_v2
@@ -215,7 +216,9 @@ class _Special:
     def cuGetProcAddress(self, symbol: bytes, version: int, flags: int) -> tuple[int, int]:
         if symbol == b"cuGraphExecUpdate":
             assert version >= 12000  # older versions take other arguments
-            return ctypes.cast(self._exec_update, ctypes.c_void_p).value or 0, 0
+            return _address(self._exec_update), 0
+        if symbol.decode() in self._entries:
+            return _address(self._entries[symbol.decode()]), 0
         return 0x1000 + sum(symbol) * 16 + (version > 10000), 0
 
     def _entry_of_exec_update(self) -> Any:
@@ -260,6 +263,27 @@ class _Special:
 
     def _spin(self, threads: int, stream: int, params: int) -> None:
         self.sim.launch(stream, lambda: None, name="spin")
+
+
+def _entry(answer: Callable[..., Any], words: int, *, answers: bool = False) -> Any:
+    """A function of C's calling convention that calls one of Python's."""
+
+    def entry(*given: int | None) -> int:
+        arguments = [word or 0 for word in given]
+        try:
+            value = answer(*arguments[:words])
+        except DriverError as error:
+            return error.code
+        if answers:
+            of = ctypes.c_int if isinstance(value, enum.IntEnum) else ctypes.c_uint64
+            of.from_address(arguments[words]).value = value
+        return 0
+
+    return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * (words + answers))(entry)
+
+
+def _address(entry: Any) -> int:
+    return ctypes.cast(entry, ctypes.c_void_p).value or 0
 
 
 def _values(params: int, *types: Any) -> list[int]:

@@ -12,7 +12,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SNAPSHOTS = {12: HERE / "surface_12_9.json", 13: HERE / "surface_13.json"}
-SOURCES = [ROOT / "breakgraph/driver/cuda.py", ROOT / "breakgraph/driver/results.py"]
+ENTRIES = ROOT / "breakgraph/driver/entries.py"  # whose functions are called by address
+SOURCES = [ROOT / "breakgraph/driver" / name for name in ("cuda.py", "entries.py", "results.py")]
 PROBES = sorted((ROOT / "probes").glob("*.py"))
 
 
@@ -38,7 +39,7 @@ class Asked:
 
 
 def asked_by(sources: list[Path]) -> Asked:
-    asked = Asked()
+    asked = Asked(functions=functions_named_in([ENTRIES]) if ENTRIES in sources else set())
     for source in sources:
         tree = ast.parse(source.read_text())
         newest = _names_with_two_forms(tree)

@@ -9,8 +9,9 @@ from typing import Any, SupportsInt
 
 import numpy as np
 
-from breakgraph.driver.api import STREAM_LEGACY, CaptureMode, NodeType
+from breakgraph.driver.api import STREAM_LEGACY, CaptureMode, HasStream, NodeType
 from breakgraph.driver.owned import Stream
+from breakgraph.driver.portable import Claim, Round, Sequence
 from breakgraph.driver.region import Region
 from breakgraph.driver.sim.call import call, call_names
 from breakgraph.driver.sim.context_calls import ContextCalls
@@ -78,6 +79,26 @@ class SimDriver(ContextCalls, StreamCalls, GraphCalls, MemoryCalls, CopyCalls):
         """A new stream that destroys itself when it is dropped."""
         self.ensure_context()
         return Stream(self.stream_create(0 if blocking else 1), self.stream_destroy)
+
+    def graph_launch_yielding(self, graph_exec: int, stream: int) -> None:
+        """`graph_launch`: no Python thread waits for a simulated device."""
+        self.graph_launch(graph_exec, stream)
+
+    def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
+        """Execs to launch, 0 for none, each with what to call after it, None for nothing."""
+        return Sequence(lambda graph_exec, stream: self.graph_launch(graph_exec, stream), pairs, place)
+
+    def round(self, context: int, event: int, claim: Claim) -> Round:
+        """A sequence with the claim and the marks around it."""
+        return Round(
+            context,
+            event,
+            claim,
+            self.ctx_get_current,
+            self.stream_is_capturing,
+            self.stream_wait_event,
+            self.event_record,
+        )
 
     def resolve_stream(self, handle: int) -> int:
         """Handle 0 is the legacy stream; any other is itself."""

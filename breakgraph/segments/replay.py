@@ -1,0 +1,219 @@
+"""The replay of a captured graph (C22 to C26): what can be prepared is prepared once, when its capture ends.
+
+before the first step                    steps                                     after the last
+is it allowed? which stream?       segment, break, segment, ...                    mark the arena's use
+the arena's turn, current streams  one flat list of launches and calls             give everything back
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from breakgraph import driver as drivers
+from breakgraph.driver import stream_handle
+from breakgraph.driver.cleanup import add_notes, attempt
+from breakgraph.driver.contexts import in_context, restore_context
+from breakgraph.driver.quick import Sequence
+from breakgraph.errors import CaptureStateError, DriverError
+from breakgraph.frameworks import Framework
+from breakgraph.frameworks.base import ScopedStreams, scoped
+from breakgraph.memory.turn import this_thread
+from breakgraph.segments.backlog import HALF, backlog_of
+from breakgraph.segments.context import current_forward
+from breakgraph.segments.holdings import Holdings
+from breakgraph.segments.landing import Place
+from breakgraph.segments.state import Running, here
+from breakgraph.segments.steps import Break, Segment, Step
+from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
+
+if TYPE_CHECKING:
+    from breakgraph.segments.graph import BreakableGraph
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """Replays one capture, for one thread at a time."""
+
+    def __init__(self, holdings: Holdings, frameworks: Iterable[Framework], *, needs_context: bool) -> None:
+        self.needs_context = needs_context
+        self._holdings = holdings
+        self.driver = holdings.driver
+        self._context = holdings.context
+        self._arena = holdings.arena
+        self._aux = holdings.aux
+        self._frameworks = tuple(frameworks)
+        self._moving = tuple(one for one in self._frameworks if not one.names_streams)
+        # The framework whose current stream is the replay's, where there is no more to ask.
+        plain = len(self._moving) == 1 and not self._aux.handles and all(map(_follows, self._frameworks))
+        self._only = self._moving[0] if plain else None
+        self.round = holdings.arena.round()
+        self._place = Place()
+        self._backlog = backlog_of(holdings.driver, holdings.arena)
+        self._whole = len(holdings.steps)
+        self._launches = 0  # since the last time the sequence itself sees to the backlog
+        self._steps: list[Step | None] = []  # that the places of the sequence belong to
+        self._plain = self._prepare(rows=False)
+        self._with_rows: Sequence | None = None
+
+    # preparing ------------------------------------------------------------------------------------------
+    def _prepare(self, *, rows: bool) -> Sequence:
+        driver, place = self.driver, self._place
+        pairs: list[tuple[int, Callable[[], object] | None]] = []
+        self._steps, self._launches = [], 0
+        for step in self._holdings.steps:
+            if isinstance(step, Segment):
+                handle, call = step.own_exec, None if step.own_exec else step.prepare(driver, place)
+                if handle or call:
+                    pairs.append((handle, call))
+                    self._steps += (step, step)
+                    self._launches += 1
+            else:
+                call = step.prepare(driver, self._aux, place, rows=rows)
+                if pairs and pairs[-1][1] is None:
+                    pairs[-1] = (pairs[-1][0], call)
+                    self._steps[-1] = step
+                else:
+                    pairs.append((0, call))
+                    self._steps += (step, step)
+                self._launches += step.lands  # its copy is in the queue too
+                if self._launches >= HALF:
+                    pairs.append((0, lambda: self._backlog.wait(place.stream)))
+                    self._steps += (None, None)
+                    self._launches = 0
+        return driver.sequence(pairs, place)
+
+    def close(self) -> bool:
+        """Run no more; False, and nothing is changed, where some thread replays it just now."""
+        self.round.is_open = False
+        user = self._arena.user
+        if isinstance(user, Running) and user.replay is self:
+            self.round.is_open = True
+        return self.round.is_open is False
+
+    # replaying: short of the steps themselves, this is what each replay costs, so it is written to be quick --------
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is nothing to refuse a replay for, in this thread and with this driver."""
+        return (
+            here.capture is None
+            and len(self._holdings.steps) == self._whole
+            and drivers.current() is self.driver
+            and (not self.needs_context or current_forward() is not None)
+        )
+
+    def run(self, graph: BreakableGraph, stream: object, valid_rows: int | None) -> None:
+        """One replay of ``graph``, from the choice of its stream to its last clean-up."""
+        if self._only is not None and stream is None and valid_rows is None and self._run_in_a_round(self._only):
+            return
+        with in_context(self.driver, self._context):
+            self._run_step_by_step(graph, self._stream(graph, stream), valid_rows)
+
+    def _run_in_a_round(self, framework: Framework) -> bool:
+        """The usual case: on the current stream of the one library that has such a thing, and nothing to wait for.
+
+        False, and nothing is done, where it is another case after all.
+        """
+        driver = self.driver
+        stream = framework.current_stream() or driver.resolve_stream(0)
+        running = Running(self, stream, None, here.capture)
+        self._backlog.add(self._launches, stream)
+        try:
+            done = self.round.run(
+                self._plain, stream, weakref.ref(running), this_thread(), here.replays, scoped.streams
+            )
+        except BaseException as error:
+            self._explain(error, self._plain)
+            self._end_round()
+            raise
+        if done:
+            self._end_round()
+        return done
+
+    def _end_round(self) -> None:
+        self._arena.end_round()
+        if self.driver.ctx_get_current() != self._context:  # a break has left another one
+            restore_context(self.driver, self._context)
+
+    def _run_step_by_step(self, graph: BreakableGraph, stream: int, valid_rows: int | None) -> None:
+        arena, aux, replays = self._arena, self._aux, here.replays
+        running = Running(self, stream, valid_rows, here.capture)
+        try:
+            arena.acquire(running, stream)
+            if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
+                graph.check_replayable(valid_rows)
+            replays.append(weakref.ref(running))
+            self._place.valid_rows = valid_rows
+            self._backlog.add(self._launches, stream)
+            aux.lead(stream)
+            try:
+                self._run_where_current(self._plain if valid_rows is None else self._sequence_with_rows(), stream)
+            except BaseException as error:
+                notes: list[str] = []  # what the break that raised has left on the aux streams is joined too
+                attempt(notes, "joining the aux streams", partial(aux.lead, stream))
+                attempt(notes, "letting the aux streams wait", partial(aux.follow, stream))
+                attempt(notes, "marking the arena's last use", partial(arena.record_use, stream))
+                add_notes(error, notes)
+                raise
+            aux.follow(stream)
+            arena.record_use(stream)
+        finally:
+            if replays and replays[-1]() is running:
+                replays.pop()
+            arena.release(running)
+
+    def _sequence_with_rows(self) -> Sequence:
+        if self._with_rows is None:
+            self._with_rows = self._prepare(rows=True)
+        return self._with_rows
+
+    def _stream(self, graph: BreakableGraph, given: object) -> int:
+        driver = self.driver
+        if given is not None:
+            handle = driver.resolve_stream(stream_handle(given))
+        else:
+            current = framework_streams(driver, self._moving) or framework_streams(driver, self._frameworks)
+            if len(current) != 1:
+                which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
+                raise CaptureStateError(
+                    f"{graph!r} was replayed without stream=",
+                    why=f"the current stream of the frameworks that took part is meant, and {which} (C24)",
+                    remedy="pass stream=",
+                )
+            handle = current[0]
+        refuse_capturing(driver, handle, "replayed on")
+        if given is not None:
+            refuse_foreign(driver, workplace(driver, self._context).event.handle, handle, "replayed on")
+        for aux in self._aux.handles:
+            refuse_capturing(driver, aux, "waited for")
+        return handle
+
+    def _run_where_current(self, sequence: Sequence, stream: int) -> None:
+        """Run with ``stream`` the current one of every framework."""
+        with ExitStack() as scopes:
+            for framework in self._frameworks:
+                current = framework.current_stream()
+                if current is None or self.driver.resolve_stream(current) != stream:
+                    scopes.enter_context(framework.stream_scope(stream))
+            try:
+                sequence.run(stream)
+            except BaseException as error:
+                self._explain(error, sequence)
+                raise
+
+    def _explain(self, error: BaseException, sequence: Sequence) -> None:
+        """Name the step that raised, if one has."""
+        step = self._steps[sequence.at] if sequence.at >= 0 else None
+        if isinstance(step, Break):
+            error.add_note(f"raised in {step!r}, which was called at {step.site}")
+        elif isinstance(step, Segment) and isinstance(error, DriverError):
+            error.where = error.where or f"segment {step.index}"
+
+
+def _follows(framework: Framework) -> bool:
+    """Whether its current stream is its own affair, or that of the innermost scope of all such libraries."""
+    return not framework.names_streams or isinstance(framework, ScopedStreams)
