@@ -25,6 +25,10 @@ __all__ = [
     "Edge",
     "EdgeData",
     "EventFlag",
+    "KernelNode",
+    "MemcpyNode",
+    "MemoryType",
+    "MemsetNode",
     "NodeType",
     "STREAM_LEGACY",
     "STREAM_PER_THREAD",
@@ -91,6 +95,43 @@ class NodeType(enum.IntEnum):
     MEM_FREE = 11
     BATCH_MEM_OP = 12
     CONDITIONAL = 13
+
+
+class MemoryType(enum.IntEnum):
+    """CUmemorytype: what an end of a copy lies in. UNIFIED: the address tells (cuMemcpy and cuMemcpyAsync)."""
+
+    HOST = 1
+    DEVICE = 2
+    ARRAY = 3
+    UNIFIED = 4
+
+
+class KernelNode(NamedTuple):
+    """CUDA_KERNEL_NODE_PARAMS, but for the arguments, which are bytes that only the kernel can read.
+
+    One of ``func`` (a CUfunction) and ``kern`` (a CUkernel) may be 0. Grid in blocks, block in threads.
+    """
+
+    func: int
+    kern: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+
+class MemcpyNode(NamedTuple):
+    """CUDA_MEMCPY3D, as far as it tells what a copy moves."""
+
+    source: MemoryType
+    destination: MemoryType
+    nbytes: int
+
+
+class MemsetNode(NamedTuple):
+    """CUDA_MEMSET_NODE_PARAMS, as far as it tells what is set; ``nbytes`` is without the padding of a pitch."""
+
+    dst: int
+    nbytes: int
 
 
 class EdgeData(NamedTuple):
@@ -235,6 +276,15 @@ class Driver(Protocol):
 
     def graph_node_get_dependent_count(self, node: int) -> int:
         """How many nodes run after this one: cuGraphNodeGetDependentNodes without a list."""
+
+    def graph_kernel_node_get_params(self, node: int) -> KernelNode: ...
+    def graph_memcpy_node_get_params(self, node: int) -> MemcpyNode: ...
+    def graph_memset_node_get_params(self, node: int) -> MemsetNode: ...
+    def func_get_name(self, func: int) -> str:
+        """The name of a CUfunction, as the compiler mangled it. Since driver 12.3."""
+
+    def kernel_get_name(self, kernel: int) -> str:
+        """The name of a CUkernel, as the compiler mangled it. Since driver 12.3."""
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int: ...
     def graph_exec_update(self, graph_exec: int, graph: int) -> None: ...

@@ -21,13 +21,12 @@ from breakgraph.driver.api import (
     CaptureMode,
     CaptureStatus,
     DependencyUpdate,
-    Edge,
     EdgeData,
     EventFlag,
     HasStream,
-    NodeType,
     StreamFlag,
 )
+from breakgraph.driver.cuda_nodes import NodeCalls, edge_data_of
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.owned import Stream
 from breakgraph.driver.quick import Claim, Round, Sequence
@@ -40,7 +39,7 @@ _STATUS = tuple(CaptureStatus)  # by their numbers, which are 0, 1 and 2
 _EDGE_DATA_SINCE = 12030  # the driver version that brought edge data to captures and graphs
 
 
-class CudaDriver:
+class CudaDriver(NodeCalls):
     """A CUDA driver and its first device.
 
     Parameters
@@ -58,14 +57,11 @@ class CudaDriver:
     can_capture: Final = True
 
     def __init__(self, bindings: ModuleType | None = None) -> None:
-        cu = self._cu = bindings or _import_bindings()
+        cu = bindings or _import_bindings()
         initialize(cu)
-        edge_data = self.driver_get_version() >= _EDGE_DATA_SINCE
-        # In 12.9 the bare names are the form without edge data, which is all that an older driver has.
+        edge_data = integer(cu.cuDriverGetVersion) >= _EDGE_DATA_SINCE
+        super().__init__(cu, edge_data)
         self._get_capture_info = newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
-        self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", edge_data)
-        self._get_dependencies = newest(cu, "cuGraphNodeGetDependencies", "_v2", edge_data)
-        self._get_dependents = newest(cu, "cuGraphNodeGetDependentNodes", "_v2", edge_data)
         self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
         self._edge_data = edge_data
         self._modes = [cu.CUstreamCaptureMode(int(mode)) for mode in CaptureMode]
@@ -179,7 +175,7 @@ class CudaDriver:
         if CaptureStatus(int(status)) is not CaptureStatus.ACTIVE:
             return CaptureInfo(CaptureStatus(int(status)))
         dependencies = tuple(map(int, nodes))
-        data = tuple(map(_edge_data, edges[0])) if edges else (EdgeData(),) * len(dependencies)
+        data = tuple(map(edge_data_of, edges[0])) if edges else (EdgeData(),) * len(dependencies)
         return CaptureInfo(CaptureStatus.ACTIVE, int(ident), int(graph), dependencies, data)
 
     def stream_update_capture_dependencies(
@@ -225,34 +221,6 @@ class CudaDriver:
 
     def graph_destroy(self, graph: int) -> None:
         call(self._cu.cuGraphDestroy, graph)
-
-    def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
-        count = self.graph_get_node_count(graph)
-        nodes, _ = call(self._cu.cuGraphGetNodes, graph, count) if count else ((), 0)
-        return tuple(map(int, nodes))
-
-    def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
-        *_, count = call(self._get_edges, graph)
-        if not count:
-            return ()
-        tails, heads, *data, _ = call(self._get_edges, graph, count)
-        kinds = map(_edge_data, data[0]) if data else [EdgeData()] * count
-        return tuple(Edge(int(tail), int(head), kind) for tail, head, kind in zip(tails, heads, kinds, strict=True))
-
-    def graph_get_node_count(self, graph: int) -> int:
-        _, count = call(self._cu.cuGraphGetNodes, graph)  # without a length it counts
-        return int(count)
-
-    def graph_node_get_type(self, node: int) -> NodeType:
-        return NodeType(integer(self._cu.cuGraphNodeGetType, node))
-
-    def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
-        *_, count = call(self._get_dependencies, node)
-        nodes, *_ = call(self._get_dependencies, node, count) if count else ((),)
-        return tuple(dict.fromkeys(map(int, nodes)))
-
-    def graph_node_get_dependent_count(self, node: int) -> int:
-        return int(call(self._get_dependents, node)[-1])  # without a length it counts
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:
         return integer(self._cu.cuGraphInstantiate, graph, flags)
@@ -398,10 +366,6 @@ class CudaDriver:
         native = self._cu.CUgraphEdgeData()
         native.from_port, native.to_port, native.type = edge
         return native
-
-
-def _edge_data(native: Any) -> EdgeData:
-    return EdgeData(int(native.from_port), int(native.to_port), int(native.type))
 
 
 def _import_bindings() -> ModuleType:

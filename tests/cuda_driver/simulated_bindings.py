@@ -187,6 +187,22 @@ class _Special:
         nodes, _, number = self.cuGraphNodeGetDependentNodes_v2(node, count)
         return nodes, number
 
+    def cuGraphKernelNodeGetParams(self, node: int) -> object:
+        params = self.sim.graph_kernel_node_get_params(node)
+        sizes = {f"{of}Dim{axis}": size for of in ("grid", "block") for axis, size in zip("XYZ", getattr(params, of))}
+        return SimpleNamespace(func=params.func, kern=params.kern, sharedMemBytes=params.shared_bytes, **sizes)
+
+    def cuGraphMemcpyNodeGetParams(self, node: int) -> object:
+        source, destination, nbytes = self.sim.graph_memcpy_node_get_params(node)
+        return SimpleNamespace(srcMemoryType=source, dstMemoryType=destination, WidthInBytes=nbytes, Height=1, Depth=1)
+
+    def cuGraphMemsetNodeGetParams(self, node: int) -> object:
+        dst, nbytes = self.sim.graph_memset_node_get_params(node)
+        return SimpleNamespace(dst=dst, elementSize=1, width=nbytes, height=1)
+
+    def cuFuncGetName(self, func: int) -> bytes:
+        return self.sim.func_get_name(func).encode()
+
     def cuGraphExecUpdate(self, graph_exec: int, graph: int) -> object:
         self.sim.graph_exec_update(graph_exec, graph)
         return SimpleNamespace()

@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SNAPSHOTS = {12: HERE / "surface_12_9.json", 13: HERE / "surface_13.json"}
 ENTRIES = ROOT / "breakgraph/driver/entries.py"  # whose functions are called by address
-SOURCES = [ROOT / "breakgraph/driver" / name for name in ("cuda.py", "entries.py", "results.py")]
+SOURCES = [ROOT / "breakgraph/driver" / name for name in ("cuda.py", "cuda_nodes.py", "entries.py", "results.py")]
 PROBES = sorted((ROOT / "probes").glob("*.py"))
 
 
@@ -60,6 +60,20 @@ def asked_by(sources: list[Path]) -> Asked:
                     asked.types.setdefault(type_name, set()).add(member)
         asked.uses += _uses(tree, newest)
     return asked
+
+
+def fields_read(source: Path, function: str) -> set[str]:
+    """Fields of a returned structure, which the source calls ``native``, that one of its functions reads."""
+    (found,) = (
+        node
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    )
+    return {
+        node.attr
+        for node in ast.walk(found)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "native"
+    }
 
 
 def functions_named_in(sources: list[Path]) -> set[str]:

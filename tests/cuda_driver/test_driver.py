@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import inspect
 import threading
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from breakgraph import errors
-from breakgraph.driver.api import CaptureMode, CaptureStatus, Driver, EdgeData, NodeType
+from breakgraph.driver.api import CaptureMode, CaptureStatus, Driver, EdgeData, MemoryType, NodeType
 from breakgraph.driver.cuda import CudaDriver
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.results import snake
@@ -91,6 +91,42 @@ def test_a_segment_is_captured_launched_and_read_back(driver: CudaDriver, stream
     assert list(host) == [7] * 16
     (node,) = driver.graph_get_nodes(graph)
     assert driver.graph_node_get_type(node) is NodeType.MEMSET
+
+
+def test_the_nodes_of_a_graph_say_what_they_do(driver: CudaDriver, bindings: ModuleType, stream: int) -> None:
+    ptr, host = driver.mem_alloc(64), driver.mem_host_alloc(64)
+    driver.stream_begin_capture(stream, CaptureMode.THREAD_LOCAL)
+    driver.memset_d8_async(ptr, 7, 16, stream)
+    driver.memset_d32_async(ptr, 7, 16, stream)
+    driver.memcpy_htod_async(ptr, host, 24, stream)
+    driver.memcpy_dtoh_async(host, ptr, 32, stream)
+    driver.memcpy_dtod_async(ptr, ptr + 32, 8, stream)
+    bindings.cuLaunchKernel(bindings.cuModuleGetFunction(1, b"spin")[1], 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+    *sets, up, down, across, kernel = driver.graph_get_nodes(driver.stream_end_capture(stream))
+    host_type, device_type = MemoryType.HOST, MemoryType.DEVICE
+    assert [driver.graph_memset_node_get_params(node) for node in sets] == [(ptr, 16), (ptr, 64)]
+    assert driver.graph_memcpy_node_get_params(up) == (host_type, device_type, 24)
+    assert driver.graph_memcpy_node_get_params(down) == (device_type, host_type, 32)
+    assert driver.graph_memcpy_node_get_params(across) == (device_type, device_type, 8)
+    params = driver.graph_kernel_node_get_params(kernel)
+    assert (params.grid, params.block, params.shared_bytes) == ((1, 1, 1), (1, 1, 1), 0)
+    assert driver.func_get_name(params.func) == "spin"
+    with pytest.raises(errors.DriverError):
+        driver.func_get_name(1)
+
+
+def test_the_rows_of_a_copy_and_the_elements_of_a_set_count(
+    driver: CudaDriver, bindings: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = SimpleNamespace(srcMemoryType=4, dstMemoryType=4, WidthInBytes=10, Height=3, Depth=0)
+    filled = SimpleNamespace(dst=512, elementSize=4, width=5, height=2)
+    success = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuGraphMemcpyNodeGetParams", lambda node: (success, copied))
+    monkeypatch.setattr(bindings, "cuGraphMemsetNodeGetParams", lambda node: (success, filled))
+    monkeypatch.setattr(bindings, "cuKernelGetName", lambda kernel: (success, b"of a library"))
+    assert driver.graph_memcpy_node_get_params(1) == (MemoryType.UNIFIED, MemoryType.UNIFIED, 30)
+    assert driver.graph_memset_node_get_params(1) == (512, 40)
+    assert driver.kernel_get_name(1) == "of a library"
 
 
 def test_capture_info_of_a_stream_that_does_not_capture_is_empty(driver: CudaDriver, stream: int) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from .surface import ENTRIES, PROBES, SNAPSHOTS, SOURCES, Use, asked_by, functions_named_in, surface_of
+from .surface import ENTRIES, PROBES, SNAPSHOTS, SOURCES, Use, asked_by, fields_read, functions_named_in, surface_of
 
 ASKED = asked_by(SOURCES)
 
@@ -84,11 +85,34 @@ def test_a_call_that_does_not_fit_is_seen(use: Use) -> None:
     assert misfit(use, {"parameters": ["a", "b"], "required": 2, "returns": ["CUresult", "value"]})
 
 
-def test_the_installed_bindings_are_as_their_snapshot_says() -> None:
+@pytest.fixture
+def bindings() -> ModuleType:
+    """The bindings that are installed, which need no driver to be looked at."""
     try:
-        bindings = import_module("cuda.bindings.driver")
+        return import_module("cuda.bindings.driver")
     except ImportError as error:
         pytest.skip(f"no bindings are installed ({error})")
+
+
+@pytest.mark.parametrize(
+    ("function", "structure"),
+    [
+        ("graph_kernel_node_get_params", "CUDA_KERNEL_NODE_PARAMS"),
+        ("graph_memcpy_node_get_params", "CUDA_MEMCPY3D"),
+        ("graph_memset_node_get_params", "CUDA_MEMSET_NODE_PARAMS"),
+        ("edge_data_of", "CUgraphEdgeData"),
+    ],
+)
+def test_the_structures_of_the_installed_bindings_have_the_fields_that_are_read(
+    bindings: ModuleType, function: str, structure: str
+) -> None:
+    (source,) = (path for path in SOURCES if path.name == "cuda_nodes.py")
+    fields = fields_read(source, function)
+    assert fields
+    assert fields <= set(dir(getattr(bindings, structure)()))
+
+
+def test_the_installed_bindings_are_as_their_snapshot_says(bindings: ModuleType) -> None:
     known = snapshot(bindings.CUDA_VERSION // 1000)
     live = surface_of(bindings, version("cuda-bindings"), set(known["functions"]), ASKED.types)
     assert live["types"] == known["types"]

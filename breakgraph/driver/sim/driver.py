@@ -21,6 +21,7 @@ from breakgraph.driver.sim.graph_calls import GraphCalls
 from breakgraph.driver.sim.log import Entry
 from breakgraph.driver.sim.machine import Destructor
 from breakgraph.driver.sim.memory_calls import MemoryCalls
+from breakgraph.driver.sim.node_calls import NodeCalls
 from breakgraph.driver.sim.operations import Work
 from breakgraph.driver.sim.races import Access, Race
 from breakgraph.driver.sim.results import Refuse, Result
@@ -30,7 +31,7 @@ from breakgraph.driver.sim.stream_calls import StreamCalls
 __all__ = ["SimDriver"]
 
 
-class SimDriver(ContextCalls, StreamCalls, GraphCalls, MemoryCalls, CopyCalls):
+class SimDriver(ContextCalls, StreamCalls, GraphCalls, NodeCalls, MemoryCalls, CopyCalls):
     """A simulated machine with GPUs, which answers the driver protocol (S1 to S7).
 
     Parameters

@@ -1,8 +1,8 @@
-"""Calls on graphs and execs."""
+"""Calls that make, change, launch and destroy graphs and execs."""
 
 from __future__ import annotations
 
-from breakgraph.driver.api import Edge, NodeType
+from breakgraph.driver.api import NodeType
 from breakgraph.driver.sim.call import Needs, call
 from breakgraph.driver.sim.graphs import Exec, Graph
 from breakgraph.driver.sim.machine import Machine
@@ -15,7 +15,7 @@ __all__ = ["GraphCalls"]
 
 
 class GraphCalls(Machine):
-    """Graphs, nodes, edges, execs."""
+    """Graphs and execs."""
 
     @call(Needs.NOTHING)
     def graph_create(self) -> int:
@@ -30,31 +30,6 @@ class GraphCalls(Machine):
         self.graphs.pop(graph)
         for node in target.nodes:
             self.nodes.pop(node.handle)
-
-    @call(Needs.HANDLE)
-    def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
-        return tuple(node.handle for node in self.graphs.get(graph).nodes)
-
-    @call(Needs.HANDLE)
-    def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
-        nodes = self.graphs.get(graph).nodes
-        return tuple(Edge(tail.handle, head.handle, data) for head in nodes for tail, data in head.after.items())
-
-    @call(Needs.HANDLE)
-    def graph_get_node_count(self, graph: int) -> int:
-        return len(self.graphs.get(graph).nodes)
-
-    @call(Needs.HANDLE)
-    def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
-        return tuple(before.handle for before in self.nodes.get(node).after)
-
-    @call(Needs.HANDLE)
-    def graph_node_get_dependent_count(self, node: int) -> int:
-        return self.nodes.get(node).dependents
-
-    @call(Needs.HANDLE)
-    def graph_node_get_type(self, node: int) -> NodeType:
-        return self.nodes.get(node).work.type
 
     @call(unsafe=True)
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:

@@ -109,6 +109,7 @@ class Machine:
         self.nodes: Handles[Node] = Handles("graph node")
         self.execs: Handles[Exec] = Handles("graph exec")
         self.modules: Handles[Context] = Handles("module")
+        self.functions: dict[str, int] = {}  # handles of the kernels that nodes were asked about, by name
 
     def new_handle(self) -> int:
         return next(self._numbers)
