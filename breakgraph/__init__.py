@@ -4,6 +4,7 @@ The names below are the public API; README.md says what they promise.
 """
 
 from breakgraph import driver, errors
+from breakgraph import inspect as inspect  # not in __all__, where it would hide the standard library's
 from breakgraph.frameworks import array_namespace
 from breakgraph.memory import Arena, Cell, copy_output
 from breakgraph.segments.break_points import break_graph, break_here, break_point

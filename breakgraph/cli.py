@@ -1,6 +1,6 @@
-"""The ``breakgraph`` command: the demo, and the probes.
+"""The ``breakgraph`` command: the demo, the probes, and the view of a graph.
 
-It needs nothing but the base install for ``--help``, ``--version`` and ``probe``.
+It needs nothing but the base install for ``--help``, ``--version``, ``probe`` and ``view``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import breakgraph as bg
+from breakgraph.inspect.page import page
+from breakgraph.inspect.report import report
+from breakgraph.inspect.schema import load
 
 __all__ = ["choose_driver", "main"]
 
@@ -63,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", metavar="FILE", type=Path, help="also write a record of the run")
     demo.set_defaults(run=_demo)
 
+    view = commands.add_parser("view", help="show a graph that graph.save_trace(FILE) has written")
+    view.add_argument("file", metavar="FILE.json", type=Path)
+    view.add_argument("-o", "--output", metavar="FILE.html", type=Path, help="write a page instead of a report")
+    view.set_defaults(run=_view)
+
     probe = commands.add_parser("probe", help="ask the driver of this machine one question")
     probe.add_argument("name", choices=PROBES, metavar="PROBE", help=", ".join(PROBES))
     probe.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the probe; try --help")
@@ -80,6 +88,16 @@ def _demo(options: argparse.Namespace) -> int:
     from breakgraph.demo.show import show
 
     return 0 if show(options.json) else 1
+
+
+def _view(options: argparse.Namespace) -> int:
+    description = load(options.file)
+    if options.output is None:
+        print(report(description))
+    else:
+        options.output.write_text(page(description), encoding="utf-8")
+        print(f"{options.output}: open it in a browser")
+    return 0
 
 
 def _probe(options: argparse.Namespace) -> int:

@@ -53,7 +53,7 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert hasattr(bg, name)
 
 
-@pytest.mark.parametrize("name", ["graphed", "inspect", "report", "profile", "verify"])
+@pytest.mark.parametrize("name", ["graphed", "report", "profile", "verify"])
 def test_names_of_later_issues_are_absent(name: str) -> None:
     assert not hasattr(bg, name)
 

@@ -4,11 +4,12 @@ from breakgraph.memory.arena import Arena, ArenaBlock, default_arena
 from breakgraph.memory.blocks import BlockInfo
 from breakgraph.memory.cell import Cell
 from breakgraph.memory.copying import Landing, Plan, copy_output, is_registered, plan_copy
-from breakgraph.memory.footprint import Footprint, SegmentUse
+from breakgraph.memory.footprint import BlockEvent, Footprint, SegmentUse
 
 __all__ = [
     "Arena",
     "ArenaBlock",
+    "BlockEvent",
     "BlockInfo",
     "Cell",
     "Footprint",

@@ -115,7 +115,7 @@ class Arena:
     def used(self) -> int:
         """Bytes in live blocks."""
         with self._lock:
-            self._blocks.collect()
+            self._collect()
             return self._blocks.used
 
     @property
@@ -143,7 +143,7 @@ class Arena:
         with self._lock:
             self._refuse_asleep("asked for a block")
             blocks, forks, footprint = self._blocks, self._forks, self._footprint
-            blocks.collect()
+            self._collect()
             origin = forks is None or stream is None or stream == forks.origin
             if origin and forks is not None and blocks.withheld and forks.joined():
                 blocks.join()
@@ -154,20 +154,25 @@ class Arena:
                 self._make_room(size, origin=origin)
             owner.ptr, owner.nbytes = info.ptr, size
             if footprint is not None:
-                footprint.note(info, in_segment=forks is not None)
+                footprint.note(info)
             return owner
 
     def block_at(self, ptr: int) -> BlockInfo | None:
         """The live block that holds address ``ptr``."""
         with self._lock:
-            self._blocks.collect()
+            self._collect()
             return self._blocks.at(ptr)
 
     def blocks_of(self, capture: int) -> tuple[BlockInfo, ...]:
         """The live blocks that were made in a capture, lowest first."""
         with self._lock:
-            self._blocks.collect()
+            self._collect()
             return tuple(info for info in self._blocks.live() if info.capture == capture)
+
+    def _collect(self) -> None:
+        for block in self._blocks.collect():
+            if self._footprint is not None:
+                self._footprint.note_end(block)
 
     def _make_room(self, size: int, *, origin: bool) -> None:
         """Grow at the end, or show free pages as one span, whichever takes less from the device."""
@@ -212,14 +217,16 @@ class Arena:
     def begin_segment(self, forks: Forks) -> None:
         """A segment is open: what dies from now on may still be in use on a fork."""
         with self._lock:
-            self._blocks.collect()
+            self._collect()
             self._forks = forks
             self._blocks.begin_segment()
+            if self._footprint is not None:
+                self._footprint.begin_segment()
 
     def end_segment(self) -> SegmentUse:
         """The segment has ended, and with it every fork. Returns what it asked for."""
         with self._lock:
-            self._blocks.collect()
+            self._collect()
             self._forks = None
             self._blocks.end_segment()
             return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)
@@ -303,7 +310,7 @@ class Arena:
                 return
             self._mapping.wait_for_device(driver)
             with self._lock:
-                self._blocks.collect()
+                self._collect()
                 if backup and not self.asleep:
                     self._backup = Backup(driver, self._blocks.live())
                 self._turn.claim.is_open = False
@@ -321,7 +328,7 @@ class Arena:
             with self._explained(f"could not be woken, which takes {self._mapping.total} bytes"):
                 self._mapping.fill(driver)
             if self._backup is not None:
-                self._blocks.collect()
+                self._collect()
                 try:
                     self._backup.restore(driver, self._blocks.live())
                 except BaseException:

@@ -165,8 +165,9 @@ class Blocks:
         with self._changing():
             return tuple(self._live[generation] for _, generation in self._by_ptr)
 
-    def collect(self) -> None:
-        """Take back the blocks whose owners have died."""
+    def collect(self) -> list[BlockInfo]:
+        """Take back the blocks whose owners have died. Returns them."""
+        collected = []
         while self.dead:
             with self._changing():
                 info = self._live.pop(self.dead[0], None)  # None where an interrupt came before it was made
@@ -178,7 +179,9 @@ class Blocks:
                     else:
                         for span in info.spans:
                             self._free.give(*span)
+                    collected.append(info)
                 self.dead.popleft()
+        return collected
 
     # segments -------------------------------------------------------------------------------------------
     @property

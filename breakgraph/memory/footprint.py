@@ -1,4 +1,4 @@
-"""What one capture asked of its arena: how much in each segment, and which bytes over all of them."""
+"""What one capture asked of its arena: how much in each segment, which bytes over all of them, and when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from breakgraph.memory.blocks import BlockInfo
 
-__all__ = ["Footprint", "SegmentUse"]
+__all__ = ["BlockEvent", "Footprint", "SegmentUse"]
 
 _captures = count(1)
 
@@ -18,6 +18,14 @@ class SegmentUse(NamedTuple):
 
     allocations: int
     nbytes: int
+
+
+class BlockEvent(NamedTuple):
+    """A block was made, or taken back, while the capture recorded a step: 0 is segment 0, 1 break 0, 2 segment 1."""
+
+    step: int
+    block: BlockInfo
+    made: bool
 
 
 class Footprint:
@@ -32,12 +40,16 @@ class Footprint:
         What messages call the graph.
     segments
         What each segment ended so far asked for.
+    history
+        When its blocks were made and taken back, in that order. What is taken back later has outlived the capture.
     """
 
     def __init__(self, label: str = "") -> None:
         self.capture = 0
         self.label = label
         self.segments: list[SegmentUse] = []
+        self.history: list[BlockEvent] = []
+        self._in_segment = False
         self._open = SegmentUse(0, 0)
         self._blocks: dict[int, int] = {}  # address: bytes, the most at that address
         self._spans: list[tuple[int, int]] | None = None
@@ -51,17 +63,31 @@ class Footprint:
         """The capture's turn on its arena has come."""
         self.capture = next(_captures)
 
-    def note(self, block: BlockInfo, *, in_segment: bool) -> None:
+    def begin_segment(self) -> None:
+        """What comes next counts for a segment."""
+        self._in_segment = True
+
+    @property
+    def _step(self) -> int:
+        return 2 * self.segment - (not self._in_segment)
+
+    def note(self, block: BlockInfo) -> None:
         """A block was made for this capture, by a segment or for the result of a break."""
-        if in_segment:
+        self.history.append(BlockEvent(self._step, block, made=True))
+        if self._in_segment:
             self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
         for ptr, nbytes in block.spans:
             self._blocks[ptr] = max(nbytes, self._blocks.get(ptr, 0))
         self._spans = None
 
+    def note_end(self, block: BlockInfo) -> None:
+        """The arena has taken a block back; it may be another capture's."""
+        if block.capture == self.capture:
+            self.history.append(BlockEvent(self._step, block, made=False))
+
     def end_segment(self) -> SegmentUse:
-        """Close the account of a segment; what comes next counts for the following one."""
-        ended, self._open = self._open, SegmentUse(0, 0)
+        """Close the account of a segment; what comes next counts for the break after it."""
+        ended, self._open, self._in_segment = self._open, SegmentUse(0, 0), False
         self.segments.append(ended)
         return ended
 

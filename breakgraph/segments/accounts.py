@@ -1,16 +1,10 @@
-"""What a captured graph costs in memory, and its report."""
+"""What a captured graph costs in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from breakgraph.segments.steps import Break, Segment
-
-if TYPE_CHECKING:
-    from breakgraph.segments.graph import BreakableGraph
-
-__all__ = ["GraphMemory", "readable", "report"]
+__all__ = ["GraphMemory", "readable"]
 
 
 @dataclass(frozen=True)
@@ -37,31 +31,6 @@ class GraphMemory:
     live: int = 0
     outputs: int = 0
     execs: int = 0
-
-
-def report(graph: BreakableGraph) -> str:
-    """A table of a graph's steps, and its accounts below."""
-    lines = [repr(graph)]
-    rows = [("step", "what", "nodes", "allocated", "landing", "called at")]
-    for step in graph.steps:
-        if isinstance(step, Segment):
-            what = "segment, shared exec" if step.shared else "segment"
-            rows.append((str(step.index), what, str(step.nodes), readable(step.allocated), "", ""))
-        elif isinstance(step, Break):
-            rows.append(("", f"break {step.index} {step.name!r}", "", "", str(step.landing), step.site))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    memory = graph.memory
-    lines.append(
-        f"memory: {readable(memory.footprint)} of the arena ({readable(memory.live)} live), {readable(memory.outputs)}"
-        f" outputs, {readable(memory.execs)} execs"
-    )
-    if graph.arena is not None:
-        lines.append(f"arena: {graph.arena!r}")
-    for one in graph.survivors:
-        also = f", overwritten by {', '.join(one.overwritten_by)}" if one.overwritten_by else ""
-        lines.append(f"outlives the capture: {readable(one.nbytes)} made in segment {one.segment}{also}")
-    return "\n".join(lines)
 
 
 def readable(nbytes: int) -> str:

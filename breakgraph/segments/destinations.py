@@ -73,6 +73,18 @@ class Landed:
 
         return land if is_registered(self.kept) else direct_landing(self.kept, place, land)
 
+    @property
+    def form(self) -> str:
+        """The destination as the call stated it, or its type; ``none`` for a break without a function."""
+        if self.landing is Landing.BARE:
+            return "none"
+        if self.inferred:
+            return repr(INFER)
+        for rule in (IN_PLACE, NO_WRITEBACK):
+            if self.landing.value == rule.value:
+                return repr(rule)
+        return type(self.kept).__name__
+
 
 class Ownership:
     """Which arrays a capture's closures may own (C17, C18).

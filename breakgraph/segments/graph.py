@@ -9,13 +9,14 @@ from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle
 from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.memory import Arena
-from breakgraph.segments.accounts import GraphMemory, readable, report
+from breakgraph.segments.accounts import GraphMemory, readable
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.replay import Replay
 from breakgraph.segments.state import GraphState, here, is_capturing
 from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.survivors import Survivor
+from breakgraph.segments.views import Viewed
 
 __all__ = ["BreakableGraph"]
 
@@ -31,7 +32,7 @@ _WHY_NOT = {
 }
 
 
-class BreakableGraph:
+class BreakableGraph(Viewed):
     """The steps of one captured forward: segment, break, segment, ..., segment.
 
     Attributes
@@ -86,6 +87,11 @@ class BreakableGraph:
         return None if self._stream is None else StreamHandle(self._stream)
 
     @property
+    def holdings(self) -> Holdings | None:
+        """What it owns, for the rooms above; None where it holds no capture."""
+        return self._holdings
+
+    @property
     def arena(self) -> Arena | None:
         """The arena that its segments use; None where it holds no capture."""
         return self._holdings.arena if self._holdings else None
@@ -103,10 +109,6 @@ class BreakableGraph:
             outputs=holdings.output_bytes,
             execs=holdings.exec_bytes,
         )
-
-    def report(self) -> str:
-        """A table of its steps and its memory, for a terminal."""
-        return report(self)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""

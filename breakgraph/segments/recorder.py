@@ -110,7 +110,8 @@ class Recorder:
                 nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
-                segment = Segment(len(holdings.steps) - self._breaks, graph, kinds, self.sides.take_joined(), used)
+                index, joined = len(holdings.steps) - self._breaks, self.sides.take_joined()
+                segment = Segment(index, graph, kinds, joined, self.sides.streams, used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
                     segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)

@@ -52,6 +52,11 @@ class SideStreams:
         joined, self._joined = self._joined, 0
         return joined
 
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """The origin, the aux streams, and what else was seen to take part in the open segment."""
+        return (self._origin, *self._aux.handles, *sorted(self._took_part.difference(self._aux.handles)))
+
     def note(self, stream: int) -> None:
         """A stream is used in the open segment: so it exists, and may be asked whether it is part of it."""
         if stream != self._origin and stream not in self._took_part and stream not in self._outside:

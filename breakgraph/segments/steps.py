@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from breakgraph.driver import Driver
 from breakgraph.driver.api import NodeType
 from breakgraph.errors import ExecUpdateRefused
+from breakgraph.frameworks import Array
 from breakgraph.memory import Landing, SegmentUse
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
@@ -35,6 +36,9 @@ class Segment:
         How many branches were joined to the origin when it ended, that the forward had not joined itself (C11).
     calls_host
         Whether it has host functions, or graphs in which there may be some.
+    streams
+        Handles of the streams that were seen to take part, the origin first. The driver does not list them: one on
+        which nothing was allocated is seen only as a branch of the graph.
     allocations, allocated
         How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
@@ -50,14 +54,24 @@ class Segment:
         "index",
         "joined",
         "nodes",
+        "streams",
     )
 
-    def __init__(self, index: int, graph: int, kinds: Collection[NodeType], joined: int, used: SegmentUse) -> None:
+    def __init__(
+        self,
+        index: int,
+        graph: int,
+        kinds: Collection[NodeType],
+        joined: int,
+        streams: tuple[int, ...],
+        used: SegmentUse,
+    ) -> None:
         self.index = index
         self.graph = graph
         self.nodes = len(kinds)
         self.calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
         self.joined = joined
+        self.streams = streams
         self.allocations, self.allocated = used
         self._exec: Exec | SharedExec | None = None
         self._make_own: Callable[[HasGraph, Exec | SharedExec], Exec | SharedExec] | None = None
@@ -150,6 +164,16 @@ class Break:
     def lands(self) -> bool:
         """Whether a replay copies something to its destination."""
         return self._landed.copies
+
+    @property
+    def destination(self) -> str:
+        """Where its result lands, by its form: ``bg.INFER``, ..., or the type of the destination that was given."""
+        return self._landed.form
+
+    @property
+    def targets(self) -> tuple[Array, ...]:
+        """The arrays that a replay writes; of one in place those that were declared."""
+        return self._landed.targets
 
     def prepare(self, driver: Driver, aux: AuxStreams, place: Place, *, rows: bool) -> Callable[[], object]:
         """What a replay calls, with all bound that does not change from one to the next.

@@ -189,7 +189,11 @@ class _Special:
 
     def cuGraphKernelNodeGetParams(self, node: int) -> object:
         params = self.sim.graph_kernel_node_get_params(node)
-        sizes = {f"{of}Dim{axis}": size for of in ("grid", "block") for axis, size in zip("XYZ", getattr(params, of))}
+        sizes = {
+            f"{of}Dim{axis}": size
+            for of in ("grid", "block")
+            for axis, size in zip("XYZ", getattr(params, of), strict=True)
+        }
         return SimpleNamespace(func=params.func, kern=params.kern, sharedMemBytes=params.shared_bytes, **sizes)
 
     def cuGraphMemcpyNodeGetParams(self, node: int) -> object:

@@ -1,0 +1,82 @@
+"""What can be seen of a graph. The `breakgraph.inspect` room, which is above this one, draws it and says so here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from breakgraph.segments.graph import BreakableGraph
+
+__all__ = ["StepTimes", "TraceFormat", "Viewed", "Views"]
+
+#: Microseconds of one step: ``cpu_us`` to launch it, ``gap_us`` in which the GPU waited for it, ``gpu_us`` to run it.
+StepTimes = Mapping[str, float]
+TraceFormat = Literal["json", "chrome", "html"]
+
+
+class Views(Protocol):
+    """The functions behind the methods of `Viewed`."""
+
+    def report(self, graph: BreakableGraph) -> str: ...
+    def to_dot(self, graph: BreakableGraph) -> str: ...
+    def save_trace(
+        self,
+        graph: BreakableGraph,
+        file: str | os.PathLike[str],
+        *,
+        format: TraceFormat,  # noqa: A002 - the name that users of traces know
+        times: Sequence[StepTimes] | None,
+    ) -> None: ...
+    def summary_html(self, graph: BreakableGraph) -> str: ...
+
+
+class Viewed:
+    """The views of a `BreakableGraph`: they only read it, and a graph in any state can be asked for them."""
+
+    views: ClassVar[Views]  #: a room imports only rooms below it, so the one above hands its functions down
+
+    def report(self) -> str:
+        """Its steps, nodes, kernels and memory as plain text of at most 120 columns."""
+        return self.views.report(self._graph)
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's DOT language: a cluster for each segment, the breaks between them."""
+        return self.views.to_dot(self._graph)
+
+    def save_trace(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        format: TraceFormat = "json",  # noqa: A002 - the name that users of traces know
+        times: Sequence[StepTimes] | None = None,
+    ) -> None:
+        """Write what was captured to a file.
+
+        Parameters
+        ----------
+        file
+            Its path; what was there is replaced.
+        format
+            ``"json"``: the whole description, which ``breakgraph view`` reads. ``"html"``: the page that it makes.
+            ``"chrome"``: a trace for chrome://tracing and Perfetto.
+        times
+            Measured microseconds for each step, as ``{"cpu_us": ..., "gpu_us": ..., "gap_us": ...}``: the time of
+            the CPU to launch it, of the GPU to run it, and in which the GPU waited for it. Without them all
+            steps are drawn equally wide.
+
+        Raises
+        ------
+        BreakgraphError
+            There is not one time for each step, or the format is none of these.
+        """
+        self.views.save_trace(self._graph, file, format=format, times=times)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        return self.views.summary_html(self._graph)
+
+    @property
+    def _graph(self) -> BreakableGraph:
+        return self  # type: ignore[return-value]  # the one class that this is a base of
