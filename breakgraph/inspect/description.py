@@ -13,7 +13,6 @@ from breakgraph.inspect.memory_map import memory_map
 from breakgraph.inspect.nodes import describe_nodes
 from breakgraph.inspect.schema import (
     SCHEMA,
-    BlockDescription,
     BreakDescription,
     FrozenDescription,
     GraphDescription,
@@ -58,7 +57,7 @@ def describe(graph: BreakableGraph, times: Sequence[StepTimes] | None = None) ->
         state=graph.state.value,
         driver="",
         device="",
-        capture_stream=int(graph.capture_stream or 0),
+        capture_stream=hex(graph.capture_stream or 0),
         replays=graph.replays,
         steps=[],
         memory=_memory(graph),
@@ -68,7 +67,7 @@ def describe(graph: BreakableGraph, times: Sequence[StepTimes] | None = None) ->
         with in_context(driver, holdings.context):
             description["driver"], description["device"] = driver.name, driver.device_get_name(driver.ctx_get_device())
             description["steps"] = [_step(driver, step) for step in graph.steps]
-        description["memory"]["blocks"] = _blocks(holdings, description["steps"])
+        _add_blocks(description, holdings)
     if times is not None:
         _add_times(description["steps"], times)
     return description
@@ -90,7 +89,7 @@ def _segment(driver: Driver, segment: Segment) -> SegmentDescription:
         edges=edges,
         branches=len({node["lane"] for node in nodes}),
         joined=segment.joined,
-        streams=list(segment.streams),
+        streams=[hex(stream) for stream in segment.streams],
         allocations=segment.allocations,
         allocated=segment.allocated,
         shared_exec=segment.shared,
@@ -117,7 +116,8 @@ def _target(driver: Driver, array: object) -> TargetDescription:
     framework = frameworks.of(array, driver)
     assert framework is not None  # targets are arrays
     region = framework.view(array)
-    return TargetDescription(ptr=region.ptr, shape=list(region.shape), dtype=str(region.dtype), bytes=region.nbytes)
+    ptr, shape = hex(region.ptr), list(region.shape)
+    return TargetDescription(ptr=ptr, shape=shape, dtype=str(region.dtype), bytes=region.nbytes)
 
 
 def _memory(graph: BreakableGraph) -> MemoryDescription:
@@ -130,25 +130,28 @@ def _memory(graph: BreakableGraph) -> MemoryDescription:
         outputs=memory.outputs,
         execs=memory.execs,
         arena={name: getattr(arena, name) for name in ("used", "peak", "mapped", "reserved")} if arena else {},
+        base=hex(0),
         blocks=[],
         survivors=[
             SurvivorDescription(
-                ptr=one.ptr, bytes=one.nbytes, segment=one.segment, overwritten_by=list(one.overwritten_by)
+                ptr=hex(one.ptr), bytes=one.nbytes, segment=one.segment, overwritten_by=list(one.overwritten_by)
             )
             for one in graph.survivors
         ],
     )
 
 
-def _blocks(holdings: Holdings, steps: list[StepDescription]) -> list[BlockDescription]:
+def _add_blocks(description: GraphDescription, holdings: Holdings) -> None:
+    assert holdings.footprint is not None  # until the holdings are released
+    steps, memory = description["steps"], description["memory"]
     holds = {
         (at, target["ptr"]): f"result of break {step['index']} {step['name']!r}"
         for at, step in enumerate(steps)
         if step["kind"] == "break"
         for target in step["targets"]
     }
-    footprint = holdings.footprint
-    return memory_map(footprint.history, len(steps), holds) if footprint else []
+    base, memory["blocks"] = memory_map(holdings.footprint.history, len(steps), holds)
+    memory["base"] = hex(base)
 
 
 def _add_times(steps: list[StepDescription], times: Sequence[StepTimes]) -> None:

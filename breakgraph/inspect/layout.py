@@ -22,19 +22,16 @@ def places(count: int, edges: Iterable[Sequence[int]]) -> list[Place]:
         after[tail].append(head)
     layers = _layers(before, after)
     lanes = [0] * count
-    ends: list[int] = []  # of each lane, the layer up to which it is taken
-    follows: dict[int, int] = {}  # a node that goes on in another's lane: that other
+    tails: list[int] = []  # of each lane, the last node so far
+    waiting = [len(heads) for heads in after]  # of each node, those that run after it and have no place yet
     for node in sorted(range(count), key=lambda one: (layers[one], one)):
-        if node in follows:
-            lane = lanes[follows[node]]
-        else:
-            lane = next((at for at, end in enumerate(ends) if end < layers[node]), len(ends))
-            if lane == len(ends):
-                ends.append(0)
-        following = next((one for one in sorted(after[node]) if one not in follows), node)
-        if following != node:
-            follows[following] = node
-        lanes[node], ends[lane] = lane, layers[following]
+        open_ended = [lanes[one] for one in before[node] if tails[lanes[one]] == one]
+        ended = [lane for lane, one in enumerate(tails) if not waiting[one] and layers[one] < layers[node]]
+        lane = min(open_ended or ended, default=len(tails))
+        tails[lane : lane + 1] = [node]
+        lanes[node] = lane
+        for one in before[node]:
+            waiting[one] -= 1
     return list(zip(layers, lanes, strict=True))
 
 

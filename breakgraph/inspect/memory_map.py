@@ -12,31 +12,32 @@ __all__ = ["memory_map"]
 
 
 def memory_map(
-    history: Sequence[BlockEvent], steps: int, holds: Mapping[tuple[int, int], str]
-) -> list[BlockDescription]:
-    """The blocks of a capture of so many ``steps``, in the order in which they were made.
+    history: Sequence[BlockEvent], steps: int, holds: Mapping[tuple[int, str], str]
+) -> tuple[int, list[BlockDescription]]:
+    """The lowest address of the blocks of a capture of so many ``steps``, and they in the order of their making.
 
     ``holds`` names what lies at an address after a step: its key is (step, address).
     """
-    history = [event for event in history if event.step < steps]  # what dies later has outlived the forward
-    of_step = Counter(event.step for event in history)
+    history = [event for event in history if event[0] < steps]  # what dies later has outlived the forward
+    of_step = Counter(step for step, _, _ in history)
     seen: Counter[int] = Counter()
     blocks: dict[int, BlockDescription] = {}  # by generation
+    base = min((span.ptr for _, block, _ in history for span in block.spans), default=0)
     for step, block, made in history:
         moment = round(step + seen[step] / of_step[step], 4)
         seen[step] += 1
         if made:
             blocks[block.generation] = BlockDescription(
-                ptr=block.ptr,
+                ptr=hex(block.ptr),
                 bytes=block.nbytes,
-                spans=[list(span) for span in block.spans],
+                spans=[[span.ptr - base, span.nbytes] for span in block.spans],
                 made_in=step,
                 freed_in=None,
                 start=moment,
                 end=None,
-                holds=holds.get((step, block.ptr), ""),
+                holds=holds.get((step, hex(block.ptr)), ""),
             )
         elif block.generation in blocks:
             blocks[block.generation]["freed_in"] = step
             blocks[block.generation]["end"] = moment
-    return list(blocks.values())
+    return base, list(blocks.values())

@@ -1,7 +1,8 @@
 """The description of a captured graph as plain data: what a JSON file of `BreakableGraph.save_trace` holds.
 
-Sizes are bytes, times microseconds, addresses and handles integers. A change that an older reader would misread
-raises `SCHEMA`; keys that are added do not.
+Sizes are bytes, times microseconds. Addresses and handles are hexadecimal text, since many readers of JSON take
+numbers for doubles, which have 53 bits. A change that an older reader would misread raises `SCHEMA`; keys that are
+added do not.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SegmentDescription(TypedDict):
     edges: list[list[int]]
     branches: int  #: how many lanes its nodes are in: chains that may run beside each other
     joined: int  #: branches that the forward left open and the capture joined
-    streams: list[int]  #: seen to take part, the origin first
+    streams: list[str]  #: seen to take part, the origin first
     allocations: int
     allocated: int
     shared_exec: bool
@@ -69,7 +70,7 @@ class SegmentDescription(TypedDict):
 class TargetDescription(TypedDict):
     """An array that a break writes at replay."""
 
-    ptr: int
+    ptr: str
     shape: list[int]
     dtype: str
     bytes: int
@@ -107,9 +108,11 @@ class BlockDescription(TypedDict):
     spread evenly over that. A block that outlives the capture has no ``end`` and no ``freed_in``.
     """
 
-    ptr: int
+    ptr: str
     bytes: int
-    spans: list[list[int]]  #: address and bytes of what lies behind it: more than one where pages are mapped twice
+    spans: list[
+        list[int]
+    ]  #: what lies behind it, as offsets from ``base`` and bytes; several where pages are mapped twice
     made_in: int  #: place in ``steps``
     freed_in: int | None
     start: float
@@ -120,7 +123,7 @@ class BlockDescription(TypedDict):
 class SurvivorDescription(TypedDict):
     """An array made in a segment that was alive when the capture closed."""
 
-    ptr: int
+    ptr: str
     bytes: int
     segment: int
     overwritten_by: list[str]
@@ -135,6 +138,7 @@ class MemoryDescription(TypedDict):
     outputs: int
     execs: int
     arena: dict[str, int]  #: used, peak, mapped, reserved; of all graphs that share it
+    base: str  #: the lowest address of the blocks
     blocks: list[BlockDescription]
     survivors: list[SurvivorDescription]
 
@@ -147,7 +151,7 @@ class GraphDescription(TypedDict):
     state: str
     driver: str
     device: str
-    capture_stream: int
+    capture_stream: str
     replays: int
     steps: list[StepDescription]
     memory: MemoryDescription

@@ -170,9 +170,10 @@ class Arena:
             return tuple(info for info in self._blocks.live() if info.capture == capture)
 
     def _collect(self) -> None:
-        for block in self._blocks.collect():
-            if self._footprint is not None:
-                self._footprint.note_end(block)
+        if self._blocks.dead:
+            for block in self._blocks.collect():
+                if self._footprint is not None:
+                    self._footprint.note_end(block)
 
     def _make_room(self, size: int, *, origin: bool) -> None:
         """Grow at the end, or show free pages as one span, whichever takes less from the device."""

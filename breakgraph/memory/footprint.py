@@ -20,12 +20,8 @@ class SegmentUse(NamedTuple):
     nbytes: int
 
 
-class BlockEvent(NamedTuple):
-    """A block was made, or taken back, while the capture recorded a step: 0 is segment 0, 1 break 0, 2 segment 1."""
-
-    step: int
-    block: BlockInfo
-    made: bool
+#: While the capture recorded a step (0 is segment 0, 1 break 0, 2 segment 1) a block was made (True) or taken back.
+BlockEvent = tuple[int, BlockInfo, bool]
 
 
 class Footprint:
@@ -50,6 +46,7 @@ class Footprint:
         self.segments: list[SegmentUse] = []
         self.history: list[BlockEvent] = []
         self._in_segment = False
+        self._step = -1
         self._open = SegmentUse(0, 0)
         self._blocks: dict[int, int] = {}  # address: bytes, the most at that address
         self._spans: list[tuple[int, int]] | None = None
@@ -66,14 +63,11 @@ class Footprint:
     def begin_segment(self) -> None:
         """What comes next counts for a segment."""
         self._in_segment = True
-
-    @property
-    def _step(self) -> int:
-        return 2 * self.segment - (not self._in_segment)
+        self._step += 1
 
     def note(self, block: BlockInfo) -> None:
         """A block was made for this capture, by a segment or for the result of a break."""
-        self.history.append(BlockEvent(self._step, block, made=True))
+        self.history.append((self._step, block, True))
         if self._in_segment:
             self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
         for ptr, nbytes in block.spans:
@@ -83,11 +77,12 @@ class Footprint:
     def note_end(self, block: BlockInfo) -> None:
         """The arena has taken a block back; it may be another capture's."""
         if block.capture == self.capture:
-            self.history.append(BlockEvent(self._step, block, made=False))
+            self.history.append((self._step, block, False))
 
     def end_segment(self) -> SegmentUse:
         """Close the account of a segment; what comes next counts for the break after it."""
         ended, self._open, self._in_segment = self._open, SegmentUse(0, 0), False
+        self._step += 1
         self.segments.append(ended)
         return ended
 

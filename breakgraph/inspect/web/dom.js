@@ -17,7 +17,6 @@ const make = (tag, attributes = {}, ...children) => fill(document.createElement(
 const draw = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : what.endsWith("ch") ? "es" : "s"}`;
-const hex = (address) => `0x${address.toString(16)}`;
 
 function bytes(size) {
   for (const unit of ["B", "KiB", "MiB"]) {

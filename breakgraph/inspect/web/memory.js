@@ -7,16 +7,16 @@ const stepName = (at) => (at < steps.length ? `step ${at}, ${nameOf(steps[at])}`
 
 function lifeOf(block) {
   const until = block.freed_in === null ? "outlives the capture" : `until ${stepName(block.freed_in)}`;
-  return [`${bytes(block.bytes)} at ${hex(block.ptr)}`, `from ${stepName(block.made_in)}`, until, block.holds].filter(Boolean).join("; ");
+  return [`${bytes(block.bytes)} at ${block.ptr}`, `from ${stepName(block.made_in)}`, until, block.holds].filter(Boolean).join("; ");
 }
 
-// Ranges of addresses that are used at all, each with the place at which it is drawn.
+// Ranges of offsets that are used at all, each with the place at which it is drawn.
 function ranges() {
   const merged = [];
-  for (const [ptr, size] of blocks.flatMap(({ spans }) => spans).sort(([one], [other]) => one - other)) {
+  for (const [offset, size] of blocks.flatMap(({ spans }) => spans).sort(([one], [other]) => one - other)) {
     const last = merged.at(-1);
-    if (last && ptr <= last.end) last.end = Math.max(last.end, ptr + size);
-    else merged.push({ start: ptr, end: ptr + size });
+    if (last && offset <= last.end) last.end = Math.max(last.end, offset + size);
+    else merged.push({ start: offset, end: offset + size });
   }
   const used = merged.reduce((sum, { start, end }) => sum + end - start, 0);
   const height = MAP.height - MAP.top - MAP.bottom - MAP.hole * Math.max(merged.length - 1, 0);
@@ -38,8 +38,8 @@ function axes(found, x) {
     : draw("text", { class: "small", x: (x(at) + x(at + 1)) / 2, y: MAP.height - 8, "text-anchor": "middle" }, `${step.kind[0]}${step.index}`)));
   const { end } = found.at(-1);
   const marks = [...found.slice(0, 12).map(({ start, top }) => [start, top + 10]), [end, floor]];
-  const offsets = marks.map(([address, y]) =>
-    draw("text", { class: "small", x: MAP.left - 8, y, "text-anchor": "end" }, `+${bytes(address - found[0].start)}`));
+  const offsets = marks.map(([offset, y]) =>
+    draw("text", { class: "small", x: MAP.left - 8, y, "text-anchor": "end" }, `+${bytes(offset)}`));
   return draw("g", { "aria-hidden": "true" }, ...bands, ...names, ...offsets);
 }
 
@@ -49,9 +49,9 @@ function memoryMap(detail) {
   const groups = blocks.map((block) => {
     const [start, end] = [x(block.start), x(block.end ?? steps.length)];
     const label = lifeOf(block);
-    const rects = block.spans.map(([ptr, size]) => {
-      const range = found.find((one) => one.start <= ptr && ptr < one.end);
-      const y = range.top + (ptr - range.start) * range.scale;
+    const rects = block.spans.map(([offset, size]) => {
+      const range = found.find((one) => one.start <= offset && offset < one.end);
+      const y = range.top + (offset - range.start) * range.scale;
       return draw("rect", { x: start, y, width: Math.max(end - start, 2), height: Math.max(size * range.scale, 2) });
     });
     const group = draw("g", { class: `block${block.holds ? " result" : ""}` }, ...rects);
@@ -66,7 +66,7 @@ function memoryMap(detail) {
 }
 
 function memoryTable() {
-  const rows = blocks.map((block) => [hex(block.ptr), block.bytes, stepName(block.made_in),
+  const rows = blocks.map((block) => [block.ptr, block.bytes, stepName(block.made_in),
     block.freed_in === null ? "outlives the capture" : stepName(block.freed_in), block.holds]);
   return make("div", { class: "scroll", tabindex: 0 }, table("Blocks of the arena", ["address", "bytes", "made in", "freed in", "holds"], rows));
 }

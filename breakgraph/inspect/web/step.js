@@ -16,14 +16,14 @@ function kindsOf(segment) {
   return Object.entries(counts).map(([kind, number]) => `${number} ${kind}`).join(", ") || "none";
 }
 
-const targetOf = ({ shape, dtype, ptr, bytes: size }) => `${dtype}[${shape.join(", ")}] at ${hex(ptr)}, ${bytes(size)}`;
+const targetOf = ({ shape, dtype, ptr, bytes: size }) => `${dtype}[${shape.join(", ")}] at ${ptr}, ${bytes(size)}`;
 
 function segmentFacts(segment) {
   const asked = segment.allocations ? ` in ${count(segment.allocations, "block")}` : "";
   return facts([
     ["nodes", kindsOf(segment)],
-    ["branches", segment.branches > 1 ? `${segment.branches}, of which the capture joined ${segment.joined}` : ""],
-    ["streams seen", segment.streams.map(hex).join(", ")],
+    ["branches", segment.branches > 1 ? `${segment.branches}${segment.joined ? `, ${segment.joined} joined by the capture` : ""}` : ""],
+    ["streams seen", segment.streams.join(", ")],
     ["asked of the arena", bytes(segment.allocated) + asked],
     ["exec", segment.shared_exec ? "shared with other graphs" : ""],
     ...timesOf(segment),
