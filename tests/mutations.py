@@ -284,6 +284,30 @@ MUTATIONS = (
         "        self._holdings.aux.fork(self._stream) if not self._breaks else None\n",
         ("tests/streams/test_aux_streams.py",),
     ),
+    Mutation(
+        25,
+        "the memory map does not see a block die",
+        "memory/footprint.py",
+        "        if block.capture == self.capture:\n",
+        "        if not block.capture:\n",
+        ("tests/pictures/test_memory_map.py",),
+    ),
+    Mutation(
+        26,
+        "a name can end the page's data",
+        "inspect/page.py",
+        '.replace("<", "\\\\u003c")',
+        "",
+        ("tests/pictures/test_page.py",),
+    ),
+    Mutation(
+        27,
+        "a backslash in a name is an escape of DOT",
+        "inspect/dot.py",
+        '.replace("\\\\", "\\\\\\\\")',
+        "",
+        ("tests/pictures/test_dot.py",),
+    ),
 )
 
 

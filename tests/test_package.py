@@ -1,6 +1,6 @@
 """The package is what it says: its wheel, its dependencies, and the order of its rooms.
 
-Proves that the wheel carries every module, the type marker and the probes, byte for byte; that building it leaves
+Proves that the wheel carries every module, the type marker, the page and the probes; that building it leaves
 nothing in the tree; that the library works with NumPy alone; and that each room imports only rooms below it.
 """
 
@@ -54,6 +54,12 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 def test_the_wheel_carries_every_module_of_the_package_and_the_type_marker(wheel: zipfile.ZipFile) -> None:
     modules = {str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*.py")}
     assert modules | {"breakgraph/py.typed"} <= set(wheel.namelist())
+
+
+def test_the_wheel_carries_the_parts_of_the_page(wheel: zipfile.ZipFile) -> None:
+    parts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "inspect" / "web").iterdir()}
+    assert {path.rpartition(".")[2] for path in parts} == {"html", "css", "js"}
+    assert parts <= set(wheel.namelist())
 
 
 @pytest.mark.parametrize("probe", PROBES)

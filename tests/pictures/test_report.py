@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from pictures_support import HOSTILE, attend, decoder, forked, hostile, ptr_of, small
-from support import child, zeros
+from support import ROOT, child, zeros
 
 import breakgraph as bg
 from breakgraph.inspect.text import columns, shorten
@@ -71,6 +72,13 @@ def test_names_of_any_kind_fit(sim: Any, xp: Any, name: str) -> None:
     text = hostile(sim, xp, name).report()
     assert all(len(line) <= 120 and line.isprintable() for line in text.splitlines())
     assert len(text.splitlines()) == len(small(xp)[0].report().splitlines())
+
+
+def test_the_report_in_the_documentation_is_the_one_that_its_program_prints() -> None:
+    page = (ROOT / "docs" / "pictures.md").read_text()
+    program, shown = re.findall(r"^```(?:python)?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]
+    done = child(program + "\nprint(graph.report())")
+    assert done.stdout.partition("\n")[2] == shown.replace("first.py", "<string>"), done.stderr
 
 
 def test_a_graph_without_a_capture_says_its_state(driver: Any) -> None:
