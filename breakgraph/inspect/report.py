@@ -13,7 +13,6 @@ __all__ = ["COLUMNS", "frozen", "headline", "listed", "report", "row"]
 
 _WIDTH = 120
 COLUMNS = ("step", "what", "nodes, or destination", "bytes", "streams, or tag", "called at")
-_WIDTHS = (4, 28, 27, 9, 15, 27)  # with two blanks between them: the width of the page
 _KERNELS = 20  # rows; what is called less often is counted together
 
 
@@ -36,7 +35,7 @@ def report(description: GraphDescription) -> str:
     """The steps, nodes by kind, kernels by name, and memory of a graph."""
     lines = [headline(description)]
     if steps := description["steps"]:
-        header, *rows = columns([COLUMNS, *map(row, range(len(steps)), steps)], _WIDTHS)
+        header, *rows = columns([COLUMNS, *map(row, range(len(steps)), steps)], _WIDTH)
         lines.append(header)
         for line, step in zip(rows, steps, strict=True):
             lines.append(line)
@@ -87,7 +86,7 @@ def _nodes(segments: list[SegmentDescription]) -> list[str]:
     lines = [f"nodes: {listed(kinds(segments))}"]
     if shown:
         lines.append("kernels:")
-        lines += columns([(f"{number:>8}", name) for name, number in shown], (8, _WIDTH - 10))
+        lines += columns([(f"{number:>8}", name) for name, number in shown], _WIDTH)
     if rest := sum(names.values()) - sum(number for _, number in shown):
         lines.append(f"{rest:>8}  of {count(len(names) - len(shown), 'other name')}")
     return lines

@@ -24,11 +24,14 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def columns(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Lines in which the cells of each column are aligned, and none is wider than its part of ``widths``."""
-    cut = [[shorten(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    used = [max(map(len, column)) for column in zip(*cut, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, used, strict=True)).rstrip() for row in cut]
+def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Aligned lines of at most ``width`` columns: where that is too few, the widest cells are cut."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+    return [
+        "  ".join(shorten(cell, to).ljust(to) for cell, to in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def segments_of(description: GraphDescription) -> list[SegmentDescription]:

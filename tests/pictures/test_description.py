@@ -283,6 +283,20 @@ def test_looking_changes_nothing(driver: Any, xp: Any, tmp_path: Path) -> None:
     assert result.get().tolist() == [3.0] * 4
 
 
+def test_a_capture_that_is_open_shows_the_steps_so_far(driver: Any, xp: Any) -> None:
+    seen = []
+    with bg.capture() as graph:
+        y = zeros(xp) + 1
+        seen.append(describe(graph))
+        y = bg.break_here(lambda a: (seen.append(describe(graph)), a * 2)[1], bg.INFER, y)
+        z = y + 1
+        seen.append(describe(graph))
+    assert [one["state"] for one in seen] == ["capturing"] * 3
+    assert [[step["kind"] for step in one["steps"]] for one in seen] == [[], ["segment"], ["segment", "break"]]
+    graph.replay()
+    assert z.get().tolist() == [3] * 4
+
+
 def test_looking_only_asks(sim: Any, xp: Any) -> None:
     graph, _ = small(xp)
     start = len(sim.log)

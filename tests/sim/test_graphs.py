@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from breakgraph.driver.api import EdgeData, EventFlag, NodeType
-from breakgraph.errors import DriverError
+from breakgraph.errors import DriverError, Unrecorded
 
 from .world import SUCCESS, World, answer, floats
 
@@ -44,6 +45,26 @@ def test_captured_work_does_not_run_before_its_launch_and_runs_at_each(world: Wo
 
 def _increment(array: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
     array += 1
+
+
+def test_a_node_tells_what_it_does_and_is_asked_of_its_own_kind_alone(world: World) -> None:
+    driver = world.driver
+    world.begin()
+    driver.launch(world.stream, _increment, writes=[floats(world.memory, 1)], name="increment")
+    driver.launch(world.stream, _increment, writes=[floats(world.memory, 1)])
+    driver.launch(world.stream, _increment, writes=[floats(world.memory, 1)], name="increment")
+    driver.memcpy_dtod_async(world.memory, world.memory + 64, 0, world.stream)
+    driver.memset_d32_async(world.memory, 7, 4, world.stream)
+    *kernels, copy, fill = driver.graph_get_nodes(world.end()[1])
+    functions = [driver.graph_kernel_node_get_params(node).func for node in kernels]
+    assert [driver.func_get_name(func) for func in functions] == ["increment", "_increment", "increment"]
+    assert functions[0] == functions[2] != functions[1]
+    assert driver.graph_memcpy_node_get_params(copy).nbytes == 0
+    assert driver.graph_memset_node_get_params(fill) == (world.memory, 16)
+    with pytest.raises(Unrecorded, match="MEMSET"):
+        driver.graph_kernel_node_get_params(fill)
+    for question in (driver.func_get_name, driver.kernel_get_name, driver.graph_memset_node_get_params):
+        assert answer(partial(question, 12345)) == INVALID_HANDLE
 
 
 def test_an_exec_outlives_its_graph(world: World) -> None:
