@@ -1,7 +1,8 @@
-"""Draw the picture of docs/pictures.md: ``python docs/images/graph_page.py``.
+"""Draw the picture of docs/pictures.md, in two steps that may be on two machines.
 
-Captures a decoder of 32 layers on the current driver, measures a replay, and takes a screenshot of its page in headless
-Chromium (``BREAKGRAPH_CHROMIUM``, or the one on the path). Needs ``pip install -e '.[dev]'``.
+``python docs/images/graph_page.py measure graph.json`` captures a decoder of 32 layers on the current driver and
+measures its replay; ``... draw graph.json`` takes a screenshot of its page in headless Chromium
+(``BREAKGRAPH_CHROMIUM``, or the one on the path), which needs ``pip install -e '.[dev]'``.
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import sync_playwright
 
 import breakgraph as bg
 from breakgraph import frameworks
+from breakgraph.inspect.page import page
 
 HERE = Path(__file__).resolve().parent
 LAYERS, ROWS, WIDTH, HEADS = 32, 64, 512, 2
@@ -77,7 +77,7 @@ def capture() -> bg.BreakableGraph:
     return graph
 
 
-def measure(graph: bg.BreakableGraph) -> list[dict[str, float]]:
+def times_of(graph: bg.BreakableGraph) -> list[dict[str, float]]:
     """The shortest time of each step, seen from the host: a break begins when the segment before it is done."""
     runs = []
     for _ in range(REPLAYS):
@@ -89,23 +89,26 @@ def measure(graph: bg.BreakableGraph) -> list[dict[str, float]]:
     return [{"cpu_us": us, "gap_us": 0.0, "gpu_us": us} for us in map(min, zip(*runs, strict=True))]
 
 
-def main() -> None:
-    """Write graph-page.png beside this file."""
+def measure(file: Path) -> None:
+    """Capture, replay, write the trace."""
     if bg.driver.current().name == "sim":
         bg.driver.use("sim", schedule="fifo")  # work runs when it is launched, so that it can be timed at all
     graph = capture()
-    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as play:
-        file = Path(scratch, "graph.html")
-        graph.save_trace(file, format="html", times=measure(graph))
-        chromium = os.environ.get("BREAKGRAPH_CHROMIUM") or shutil.which("chromium")
-        page = play.chromium.launch(executable_path=chromium).new_page(viewport={"width": 1280, "height": 900})
-        page.goto(file.as_uri())
-        page.locator("#timeline button").nth(0).click()
-        page.locator("#query").fill("divide")
-        page.mouse.move(0, 0)
-        page.screenshot(path=HERE / "graph-page.png", full_page=True)
-    print(graph.report(), file=sys.stderr)
+    graph.save_trace(file, times=times_of(graph))
+    print(graph.report())
+
+
+def draw(file: Path) -> None:
+    """Write graph-page.png beside this script."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("BREAKGRAPH_CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as play:
+        shown = play.chromium.launch(executable_path=chromium).new_page(viewport={"width": 1280, "height": 900})
+        shown.set_content(page(bg.inspect.load(file)))
+        shown.locator("#query").fill("divide")
+        shown.screenshot(path=HERE / "graph-page.png", full_page=True)
 
 
 if __name__ == "__main__":
-    main()
+    {"measure": measure, "draw": draw}[sys.argv[1]](Path(sys.argv[2]))
