@@ -28,7 +28,6 @@ class CupyFramework(Framework):
     def __init__(self) -> None:
         self._cupy = cupy = _import_cupy()
         self._ndarray: type = cupy.ndarray
-        self._current_stream = cupy.cuda.get_current_stream
         self._namespace = _Forwarder(cupy)
         self._before = _AllocatorsBefore()
 
@@ -63,7 +62,7 @@ class CupyFramework(Framework):
             dst.fill(0)
 
     def current_stream(self) -> int:
-        return self._current_stream().ptr  # type: ignore[no-any-return]
+        return self._cupy.cuda.get_current_stream().ptr  # type: ignore[no-any-return]
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         cuda = self._cupy.cuda
