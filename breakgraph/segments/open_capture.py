@@ -229,6 +229,7 @@ class Capture(Owner):
                 recorder.end_segment()
                 recorder.check_whole()
                 replay = recorder.prepare_replay()
+                self._allocators.close()  # what libraries kept for the segment survives nothing
                 survivors = self._survivors(recorder)
             elif self._lost is None:
                 self._explain(recorder, failure)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
 from breakgraph.driver import Driver, Region, StreamHandle
-from breakgraph.errors import BreakgraphError
 from breakgraph.frameworks.base import Allocate, Array, Framework
 from breakgraph.frameworks.contexts import refuse_other_than_primary
+from breakgraph.frameworks.cupy.arrays import import_cupy, region_of
+from breakgraph.frameworks.cupy.namespace import Namespace
+from breakgraph.frameworks.cupy.scopes import Scope, entered, segment
 
 __all__ = ["CupyFramework"]
 
@@ -26,10 +27,9 @@ class CupyFramework(Framework):
     driver_name = "cuda"
 
     def __init__(self) -> None:
-        self._cupy = cupy = _import_cupy()
+        self._cupy = cupy = import_cupy()
         self._ndarray: type = cupy.ndarray
-        self._namespace = _Forwarder(cupy)
-        self._before = _AllocatorsBefore()
+        self._namespace = Namespace(cupy)
 
     def owns(self, obj: object) -> bool:
         return isinstance(obj, self._ndarray)
@@ -38,7 +38,7 @@ class CupyFramework(Framework):
         refuse_other_than_primary(driver, "cupy")
 
     def view(self, array: Array) -> Region:
-        return Region(array.data.ptr, array.shape, array.strides, array.dtype)
+        return region_of(array)
 
     def address(self, array: Array, like: Region) -> int:
         same = array.shape == like.shape and array.strides == like.strides and array.dtype == like.dtype
@@ -82,17 +82,19 @@ class CupyFramework(Framework):
             ptr, size = (block.ptr, block.nbytes) if block else (0, 0)
             return cuda.MemoryPointer(cuda.UnownedMemory(ptr, size, block, cuda.get_device_id()), 0)
 
-        stack = self._before.stack
-        stack.append(cuda.get_allocator())
+        scope = Scope(cuda.get_allocator(), allocate)
         try:
-            with cuda.using_allocator(malloc):
+            with entered(scope), cuda.using_allocator(malloc):
                 yield
         finally:
-            stack.pop()
+            scope.end_segment()
 
     @contextmanager
     def outside_scope(self) -> Iterator[None]:
-        with self._cupy.cuda.using_allocator(self._before.stack[-1]):
+        scope = segment()
+        assert scope is not None  # it is inside an allocator scope
+        scope.end_segment()
+        with entered(None), self._cupy.cuda.using_allocator(scope.before):
             yield
 
     def namespace(self) -> ModuleType:
@@ -104,38 +106,3 @@ class CupyFramework(Framework):
         memory = cuda.UnownedMemory(low, high - low, owner, cuda.get_device_id())
         pointer = cuda.MemoryPointer(memory, region.ptr - low)
         return kind(region.shape, region.dtype, pointer, region.strides)
-
-
-class _AllocatorsBefore(threading.local):
-    """Per thread: the allocators that the open scopes took the place of, the innermost scope's last."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-
-
-class _Forwarder(ModuleType):
-    """Has what cupy has."""
-
-    def __init__(self, cupy: ModuleType) -> None:
-        super().__init__("breakgraph.frameworks.cupy.namespace", cupy.__doc__)
-        self._cupy = cupy
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._cupy, name)
-        self.__dict__[name] = found
-        return found
-
-    def __dir__(self) -> list[str]:
-        return dir(self._cupy)
-
-
-def _import_cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise BreakgraphError(
-            "arrays on the cuda driver need cupy, and it cannot be imported",
-            why=str(error).strip(),
-            remedy="pip install 'breakgraph[cuda13]' (with a CUDA 12 driver: 'breakgraph[cuda12]')",
-        ) from error
-    return cupy
