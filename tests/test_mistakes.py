@@ -232,6 +232,7 @@ def test_a_matmul_of_cupy_in_a_segment_is_explained(gpu: Any, xp: Any, product: 
     message = told(raised.value)
     assert "break" in message
     assert "segment" in message
+    assert "bg.array_namespace().matmul(a, b)" in message
     assert_failed_clean(graph, gpu)
     assert_next_capture_works(xp)
 

@@ -35,6 +35,8 @@ def explain(error: Exception, where: str, *, invalidated: bool) -> str:
             note += "; the driver had given the capture up before"
     elif isinstance(error, NotImplementedError):
         note += "; the library refuses this call inside a capture. Make it a break (bg.break_point, bg.break_here)"
+        if "cuBLAS" in str(error):
+            note += ", or write a product of cupy's as bg.array_namespace().matmul(a, b), which can be captured"
     meant = meaning(error)
     return f"{note}; {meant}" if meant else note
 

@@ -173,17 +173,17 @@ def test_a_linear_layer_over_a_stack_is_one_call_with_all_rows() -> None:
 
 
 # --- what takes one -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "left",
-    [
-        ints(6, 8)[:, ::2],
-        ints(6, 4)[::-1],
-        ints(6, 4)[:, ::-1],
-        np.broadcast_to(ints(4), (6, 4)),
-        ints(6, 4, 2)[..., 0],
-    ],
-    ids=["every other column", "rows backwards", "columns backwards", "one row for all", "one field of two"],
-)
+OTHERS = {
+    "every other column": ints(6, 8)[:, ::2],
+    "rows backwards": ints(6, 4)[::-1],
+    "columns backwards": ints(6, 4)[:, ::-1],
+    "one row for all": np.broadcast_to(ints(4), (6, 4)),
+    "one of two fields": ints(6, 4, 2)[..., 0],
+    "windows that overlap": np.lib.stride_tricks.sliding_window_view(ints(9), 4),
+}
+
+
+@pytest.mark.parametrize("left", OTHERS.values(), ids=OTHERS)
 def test_a_matrix_of_other_strides_is_copied_alone(left: Any) -> None:
     result = np.zeros((6, 5))
     plan = multiplied(left, ints(4, 5), result)
