@@ -20,7 +20,7 @@ from breakgraph.inspect.schema import load
 
 __all__ = ["choose_driver", "main"]
 
-PROBES = ("rebegin", "legality", "release", "exec_update", "queue")
+PROBES = ("rebegin", "legality", "release", "exec_update", "queue", "cublas")
 
 _DEMO_NEEDS = {"sklearn": "scikit-learn", "rich": "rich"}
 
