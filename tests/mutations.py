@@ -308,6 +308,30 @@ MUTATIONS = (
         "",
         ("tests/pictures/test_dot.py",),
     ),
+    Mutation(
+        28,
+        "each product of a segment takes a workspace of its own",
+        "frameworks/cupy/scopes.py",
+        "if stream not in self._workspaces:",
+        "if True:",
+        ("tests/frameworks/test_products.py::test_a_workspace_outlives_its_product_while_work_is_forked",),
+    ),
+    Mutation(
+        29,
+        "streams that run at once share a workspace",
+        "frameworks/cupy/scopes.py",
+        "return self._workspaces[stream]",
+        "return next(iter(self._workspaces.values()))",
+        ("tests/frameworks/test_products.py::test_a_workspace_outlives_its_product_while_work_is_forked",),
+    ),
+    Mutation(
+        30,
+        "a product writes over the operand that its result overlaps",
+        "frameworks/cupy/products.py",
+        "_scratch(cupy, result, beta) if aside else result",
+        "result",
+        ("tests/frameworks/test_products.py::test_out_may_overlap_the_operands",),
+    ),
 )
 
 

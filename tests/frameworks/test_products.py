@@ -463,6 +463,13 @@ def test_an_arena_without_room_for_the_workspace_says_so(cupy: FakeCupy, blas: F
         captured(lambda: matmul(a, a), xp, arena=bg.Arena(limit=4 * MIB))
 
 
+def test_a_product_of_cupys_own_in_a_segment_is_told_what_to_write(cupy: FakeCupy, xp: Any) -> None:
+    a = numbers(cupy, (3, 3))
+    with pytest.raises(NotImplementedError) as raised:
+        captured(lambda: cupy.matmul(a, a), xp)
+    assert "bg.array_namespace().matmul(a, b), which can be captured" in "".join(raised.value.__notes__)
+
+
 # --- what is not installed ------------------------------------------------------------------------------------------
 def test_without_nvmath_a_product_in_a_segment_says_how_to_get_it(
     cupy: FakeCupy, xp: Any, monkeypatch: pytest.MonkeyPatch

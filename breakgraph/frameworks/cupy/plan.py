@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -83,11 +84,12 @@ def product_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, .
     return (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
 
 
+@lru_cache(maxsize=1024)  # a forward multiplies the same shapes layer after layer
 def plan_product(left: Region, right: Region, result: Region) -> Plan:
     """The calls that take a product of one dtype to where its result lies.
 
     All three are stacks of matrices, (..., m, k), (..., k, n) and (..., m, n), with no size 0, and the leading axes of
-    the result are those that the operands broadcast to.
+    the result are those that the operands broadcast to. Their addresses do not matter.
     """
     regions = (left, right, result)
     copies = Copies(*(None if _is_stored(one) else one.shape for one in regions))

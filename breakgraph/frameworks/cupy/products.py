@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def _multiply(cupy: Any, a: Array, b: Array, c: Array, alpha: complex = 1.0, bet
     result = result if a.ndim > 1 else result[..., None, :]
     aside = any(region_of(result).overlaps(region_of(one)) for one in (left, right))
     target = _scratch(cupy, result, beta) if aside else result
-    plan = plan_product(region_of(left), region_of(right), region_of(target))
+    plan = plan_product(*(replace(region_of(one), ptr=0) for one in (left, right, target)))
     if plan.copies.result:
         target = _scratch(cupy, result, beta)
     left, right = (
