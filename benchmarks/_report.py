@@ -5,35 +5,38 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import breakgraph as bg
+from benchmarks import _machine, _table
+from benchmarks._timing import Times
 from breakgraph import record
 
 __all__ = ["Report"]
 
-_WIDTH = 120
-
 
 class Report:
-    """Rows in the order in which they were measured, in parts that have a title each."""
+    """Rows in the order in which they were measured, in parts that have a title and belong to a family each."""
 
     def __init__(self, what: str, command: list[str]) -> None:
         self._header = record.header(what, command)
-        self._parts: list[tuple[str, list[dict[str, Any]]]] = []
+        self._host = _machine.host()
+        self._parts: list[_table.Part] = []
+        self._missing: dict[str, str] = {}
+        self._family = what
 
     @contextmanager
-    def part(self, title: str) -> Iterator[None]:
+    def part(self, title: str, *, family: str | None = None) -> Iterator[None]:
         """What is added in here is of one subject.
 
         An error in one part is a row that does not hold, and the other parts are measured all the same: a GPU is
         not always at hand.
         """
         print(f"measuring: {title}", file=sys.stderr, flush=True)
-        self._parts.append((title, []))
+        self._family = family or self._header["what"]
+        self._parts.append(_table.Part(title, []))
         try:
             yield
         except Exception as error:
@@ -42,55 +45,79 @@ class Report:
 
     def add(self, name: str, value: float, unit: str, *, bound: float | None = None, holds: bool | None = None) -> None:
         """Add a row; see `breakgraph.record.row`."""
-        self._parts[-1][1].append(record.row(name, value, unit, bound=bound, holds=holds))
+        self._add(record.row(name, value, unit, bound=bound, holds=holds))
+
+    def speed(self, name: str, value: float, *, bound: float | None = None) -> None:
+        """Add a ratio of times. On the simulator it has no bound: its times say nothing about a GPU."""
+        self.add(name, value, "ratio", bound=bound if self._header["gpu"] else None)
+
+    def compare(
+        self,
+        what: str,
+        arms: Mapping[str, Times | float],
+        unit: str = "us",
+        *,
+        at: int | None = None,
+        of: str = "",
+        value: str = "median",
+    ) -> None:
+        """Add a row for each arm; they stand beside each other in the table, and in one plot for all sizes.
+
+        ``at`` is the size at which ``what`` was measured, ``of`` what it counts. Of times the value is the median, or
+        another property of `Times`; of what is no time, the number itself.
+        """
+        line = what if at is None else f"{what}, {at:,} {of}".rstrip()
+        size = {} if at is None else {"at": at, "of": of}
+        for arm, measured in arms.items():
+            number, spread = _numbers(measured, unit, value)
+            row = record.row(f"{line}: {arm}", number, unit)
+            self._add({**row, "line": line, "what": what, "arm": arm, **size, **spread})
+
+    def skip(self, arm: str, reason: str) -> None:
+        """Say why an arm is not in the tables."""
+        self._missing[arm] = reason
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [row for _, rows in self._parts for row in rows]
+        return [row for part in self._parts for row in part.rows]
 
     @property
     def good(self) -> bool:
         """Whether every bound holds."""
         return all(row.get("holds", True) for row in self.rows)
 
+    @property
+    def place(self) -> str:
+        """Where it was measured, as the names of records have it: ``h200-580``, or ``sim``."""
+        return _machine.slug(self._header)
+
+    @property
+    def what(self) -> str:
+        return str(self._header["what"])
+
     def print(self) -> None:
-        self._print_to(sys.stdout)
+        _table.show(sys.stdout, self._title, self._parts, self._missing)
 
-    def write(self, path: Path) -> None:
-        """Write the record as JSON, with the table as a terminal without colours would show it."""
+    def write(self, path: Path) -> Path:
+        """Write the record as JSON, with the table as a terminal without colours would show it. Returns the path."""
         shown = io.StringIO()
-        self._print_to(shown)
-        record.write(path, {**self._header, "rows": self.rows, "stdout": shown.getvalue()})
+        _table.show(shown, self._title, self._parts, self._missing)
+        found = {**self._header, "host": self._host, "missing": self._missing, "rows": self.rows}
+        record.write(path, {**found, "stdout": shown.getvalue()})
+        return path
 
-    def _print_to(self, to: TextIO) -> None:
-        title = f"{self._header['what']} on {record.gpu()}, driver {self._header['driver']}"
-        lines = [[(row["name"], *_cells(row)) for row in rows] for _, rows in self._parts]
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            print(title, file=to)
-            for row in (row for part in lines for row in part):
-                print("{:<74} {:>16} {:<9} {:>8} {}".format(*row), file=to)
-            return
-        table = Table("", "value", "", "bound", "holds", title=title, title_justify="left")
-        table.columns[1].justify = table.columns[3].justify = "right"
-        if bg.driver.current().name == "sim":
-            table.caption = "Times on the simulated driver say nothing about a GPU."
-        for part in lines:
-            table.add_section()
-            for row in part:
-                table.add_row(*row)
-        console = Console(file=to) if to is sys.stdout and to.isatty() else Console(file=to, width=_WIDTH)
-        console.print(table)
+    @property
+    def _title(self) -> str:
+        return f"{self.what} on {record.gpu()}, driver {self._header['driver']}"
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self._parts[-1].rows.append({**row, "family": self._family})
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    bound, holds = ("", "") if "bound" not in row else (_number(row["bound"]), "yes" if row["holds"] else "NO")
-    return _number(row["value"]), row["unit"], bound, holds
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
+def _numbers(measured: Times | float, unit: str, value: str) -> tuple[float, dict[str, float]]:
+    if not isinstance(measured, Times):
+        return measured, {}
+    scale = {"ns": 1e3, "us": 1, "ms": 1e-3}[unit]
+    spread = {"p10": measured.quantile(0.1), "p90": measured.quantile(0.9), "p99": measured.p99}
+    found = {name: scale * number for name, number in spread.items()}
+    return scale * getattr(measured, value), {"rounds": len(measured.us), **found}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import permutations
+from functools import partial
+from itertools import accumulate, permutations
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 import breakgraph as bg
 from benchmarks._eager import eager_peak, pool_total
 from benchmarks._mlp import Mlp, fresh_inputs
+from benchmarks._peers import BREAKABLE, present
 from benchmarks._report import Report
+from benchmarks._sharing_torch import reserved_by_breakable
 from benchmarks._values import Comparison
 
 __all__ = ["NETWORKS", "Size", "captured", "measure", "sizes_of"]
@@ -89,6 +92,7 @@ def _measure(report: Report, widths: Sequence[int], *, small: bool) -> None:
         compared = _replayed(network, sizes, graphs)
     report.add(f"{name}: mismatches, largest first", compared.mismatches, "values", bound=0)
     report.add(f"{name}: values compared, largest first", compared.values, "values")
+    _compare_sizes(report, name, network, sizes, mapped)
 
     ratios, compared = [], Comparison()
     for order in permutations(sizes):
@@ -100,6 +104,31 @@ def _measure(report: Report, widths: Sequence[int], *, small: bool) -> None:
     report.add(f"{name}: mapped/eager peak, worst order", max(ratios), "ratio", bound=1.10)
     report.add(f"{name}: mismatches, all orders", compared.mismatches, "values", bound=0)
     report.add(f"{name}: values compared, all orders", compared.values, "values")
+
+
+def _compare_sizes(report: Report, name: str, network: Mlp, sizes: Sequence[Size], mapped: Sequence[int]) -> None:
+    """What captures from the largest size down to each need together, beside what that size needs eager."""
+    own = list(accumulate(_mapped_alone(network, size) for size in sizes))
+    rows = [size.rows for size in sizes]
+    peers = present(report, {BREAKABLE: lambda: reserved_by_breakable(network, rows)})
+    for at, size in enumerate(sizes):
+        report.compare(
+            f"{name}: device memory down to this size",
+            {
+                "eager peak of this size": eager_peak(partial(network.forward, size.x, size.eager_out), size.x),
+                "one arena": mapped[at],
+                "an arena for each size": own[at],
+                **{f"{arm}, one pool": reserved[at] for arm, reserved in peers.items()},
+            },
+            "bytes",
+            at=size.rows,
+            of="rows",
+        )
+
+
+def _mapped_alone(network: Mlp, size: Size) -> int:
+    with captured(network, [size], bg.Arena()) as (_, (mapped,)):
+        return mapped
 
 
 def _replayed(

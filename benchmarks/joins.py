@@ -21,7 +21,7 @@ from benchmarks._report import Report
 from breakgraph.driver.api import CaptureMode
 from breakgraph.driver.forks import Forks
 
-__all__ = ["main"]
+__all__ = ["main", "measure"]
 
 _NODES = (1, 20, 200)
 _BRANCHES = (1, 3, 8)
@@ -33,6 +33,7 @@ class Bench:
 
     def __init__(self, rounds: int) -> None:
         self._driver = bg.driver.current()
+        self._driver.synchronize()  # a context is current
         self._rounds = rounds
         self._origin, *self._sides = (self._driver.create_stream() for _ in range(1 + max(_BRANCHES)))
         self._event = self._driver.event_create()
@@ -75,9 +76,9 @@ class Bench:
         self._driver.stream_wait_event(after, self._event)
 
 
-def measure(report: Report, rounds: int) -> None:
-    """Add the rows."""
-    bench = Bench(rounds)
+def measure(report: Report, *, rounds: int, small: bool = False) -> None:
+    """Add the rows; ``small`` measures the same in fewer rounds."""
+    bench = Bench(min(rounds, 5) if small else rounds)
     add: Callable[..., None] = report.add
     with report.part("join at the end of a segment"):
         for nodes in _NODES:
@@ -101,8 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=500, metavar="N", help="of each segment (default 500)")
     args = parser.parse_args(arguments)
     report = Report("joins", ["python", "-m", "benchmarks.joins", *arguments])
-    bg.driver.current().synchronize()
-    measure(report, args.rounds)
+    measure(report, rounds=args.rounds)
     report.print()
     if args.json:
         report.write(args.json)

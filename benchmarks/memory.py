@@ -15,7 +15,15 @@ from pathlib import Path
 from benchmarks import _churn, _execs, _sharing, _sleeping
 from benchmarks._report import Report
 
-__all__ = ["main"]
+__all__ = ["main", "measure"]
+
+
+def measure(report: Report, *, rounds: int, small: bool) -> None:
+    """Add the rows of every part; ``rounds`` is of capture, replay, drop."""
+    _sharing.measure(report, small=small)
+    _execs.measure(report, small=small, rounds=5 if small else 100)
+    _sleeping.measure(report, small=small, rounds=8 if small else 100)
+    _churn.measure(report, rounds=rounds)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,10 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         print(_execs.device_memory(args.exec_memory))
         return 0
     report = Report("memory", ["python", "-m", "benchmarks.memory", *arguments])
-    _sharing.measure(report, small=args.small)
-    _execs.measure(report, small=args.small, rounds=5 if args.small else 100)
-    _sleeping.measure(report, small=args.small, rounds=8 if args.small else 100)
-    _churn.measure(report, rounds=args.rounds)
+    measure(report, rounds=args.rounds, small=args.small)
     report.print()
     if args.json:
         report.write(args.json)

@@ -21,7 +21,10 @@ import breakgraph as bg
 
 __all__ = ["gpu", "header", "row", "write"]
 
-_VERSIONS_OF = ("breakgraph", "numpy", "scikit-learn", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x")
+_VERSIONS_OF = (
+    *("breakgraph", "numpy", "scikit-learn", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "nvmath-python"),
+    *("torch", "breakable-cuda-graphs"),
+)
 
 
 def header(what: str, command: Sequence[str]) -> dict[str, Any]:

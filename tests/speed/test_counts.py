@@ -1,0 +1,87 @@
+"""A slow-down shows as a count: what a step makes Python and the driver do is within its bound on every machine.
+
+Proves that a replay launches each segment once and asks the driver nothing else between its steps, that replay and
+capture are straight lines in the number of segments, and that the counter counts the library alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import speed_support  # noqa: F401 - the benchmarks on the path
+
+import breakgraph as bg
+from benchmarks import simulator
+from benchmarks._chains import ours
+from benchmarks._counting import FUNCTIONS, INSTRUCTIONS, count, line
+
+
+@pytest.fixture
+def counted(sim: Any) -> dict[str, Counter[str]]:
+    return simulator.counts()
+
+
+def test_every_count_is_within_its_bound_and_near_it(counted: dict[str, Counter[str]]) -> None:
+    for what, (functions, instructions, driver) in simulator.BOUNDS.items():
+        found = counted[what]
+        calls = found.total() - found[FUNCTIONS] - found[INSTRUCTIONS]
+        assert found[FUNCTIONS] <= functions, what
+        assert found[INSTRUCTIONS] <= instructions, what
+        assert calls <= driver, what
+        assert found[INSTRUCTIONS] > instructions / 2, f"{what}: its bound has become too loose to show anything"
+
+
+def test_between_its_steps_a_replay_launches_and_asks_the_driver_nothing_else(counted: dict[str, Counter[str]]) -> None:
+    of_driver = {name: calls for name, calls in counted[simulator.EACH_REPLAYED].items() if "_" in name}
+    assert of_driver == {"graph_launch": 1}
+
+
+def test_a_replay_launches_each_segment_that_has_nodes_once_and_no_other(sim: Any, xp: Any) -> None:
+    x = xp.zeros(4, np.float32)
+    with bg.capture() as graph:
+        np.add(x, 1, out=x)
+        bg.break_graph()
+        bg.break_graph()  # between the two: a segment without nodes
+        np.add(x, 1, out=x)
+    assert [segment.nodes for segment in graph.segments] == [1, 0, 1]
+    assert count(graph.replay)["graph_launch"] == 2
+    graph.close()
+
+
+def test_replay_and_capture_are_straight_lines_over_more_sizes_too(sim: Any) -> None:
+    capture = ours()
+    chains = {segments: capture(segments) for segments in (3, 5, 33)}
+    replays = {segments: count(chain.replay) for segments, chain in chains.items()}
+    for chain in chains.values():
+        chain.close()
+    captures = {segments: count(lambda segments=segments: capture(segments).close()) for segments in chains}
+    for counted in (replays, captures):
+        assert line({n: counted[n] for n in (3, 5)}) == line({n: counted[n] for n in (5, 33)})
+
+
+def test_a_cost_that_is_no_straight_line_is_said_to_be_none() -> None:
+    assert line({2: Counter(a=7), 4: Counter(a=11, b=2)}) == (Counter(a=2, b=1), Counter(a=3))
+    with pytest.raises(ArithmeticError, match="a is 7 for 2 steps and 12 for 4"):
+        line({2: Counter(a=7), 4: Counter(a=12)})
+
+
+def test_the_counter_counts_the_library_and_neither_the_simulator_nor_the_caller(sim: Any, xp: Any) -> None:
+    def mine() -> None:
+        for _ in range(100):
+            sum(range(10))
+
+    assert not count(mine)
+    x = xp.zeros(4, np.float32)
+    of_the_simulator = count(lambda: np.add(x, 1, out=x))
+    assert of_the_simulator["launch"] == 1
+    plain, more = (count(lambda n=n: [bg.is_capturing() for _ in range(n)]) for n in (1, 11))
+    assert more[FUNCTIONS] == 11 * plain[FUNCTIONS] > 0
+
+
+def test_the_command_fails_where_a_count_is_over_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert simulator.main(["--rounds", "1"]) == 0
+    monkeypatch.setitem(simulator.BOUNDS, simulator.CALL, (0, 0, 0))
+    assert simulator.main(["--rounds", "1"]) == 1
