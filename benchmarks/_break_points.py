@@ -7,6 +7,7 @@ from functools import partial
 
 import breakgraph as bg
 from benchmarks import _peers
+from benchmarks._launchers import AS_INSTALLED, PLAIN, plain_break_point
 from benchmarks._peers import BREAKABLE, present
 from benchmarks._report import Report
 from benchmarks._timing import Times, in_turn, per_call, ratio
@@ -16,7 +17,7 @@ __all__ = ["measure"]
 _CALLS = 10_000  # of one round
 _BOUND = 0.60
 
-PLAIN, OURS = "undecorated", "breakgraph"
+BARE = "undecorated"
 Function = Callable[..., object]
 
 
@@ -35,14 +36,17 @@ def measure(report: Report, *, rounds: int, small: bool) -> None:
     """Add a line for each way to call it, and what either library adds to the function."""
     calls, rounds = (20, rounds) if small else (_CALLS, max(rounds // 10, 20))
     with report.part("break point outside a capture", family="break_points"):
-        functions: dict[str, Function] = {PLAIN: _first, OURS: bg.break_point(_first)}
-        functions |= present(report, {BREAKABLE: lambda: _peers.breakable().no_graph(_first)})
+        functions: dict[str, Function] = {BARE: _first, AS_INSTALLED: bg.break_point(_first)}
+        functions |= present(
+            report,
+            {PLAIN: lambda: plain_break_point(_first), BREAKABLE: lambda: _peers.breakable().no_graph(_first)},
+        )
         for number, (what, called) in enumerate(_CALLED):
             times = in_turn({arm: per_call(called(function), calls) for arm, function in functions.items()}, rounds)
             report.compare(what, times, "ns")
-            extra: dict[str, Times] = {arm: times[arm].minus(times[PLAIN]) for arm in functions if arm != PLAIN}
+            extra: dict[str, Times] = {arm: times[arm].minus(times[BARE]) for arm in functions if arm != BARE}
             report.compare(f"{what}, more than the function itself", extra, "ns")
             if BREAKABLE in extra:
                 bound = None if number else _BOUND
-                name = f"{what}, extra time: {OURS}/{BREAKABLE}"
-                report.speed(name, ratio(extra[OURS], extra[BREAKABLE]), bound=bound)
+                name = f"{what}, extra time: {AS_INSTALLED}/{BREAKABLE}"
+                report.speed(name, ratio(extra[AS_INSTALLED], extra[BREAKABLE]), bound=bound)

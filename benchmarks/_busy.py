@@ -19,7 +19,7 @@ from time import perf_counter
 import breakgraph as bg
 from benchmarks import _peers
 from benchmarks._chains import MAKERS, Chain
-from benchmarks._launchers import EXTENSION, PLAIN
+from benchmarks._launchers import AS_INSTALLED, PLAIN
 from benchmarks._peers import present
 from benchmarks._replay import SEGMENTS
 from benchmarks._report import Report
@@ -27,7 +27,7 @@ from benchmarks._timing import Times, in_turn, timed
 
 __all__ = ["measure"]
 
-_OURS = (EXTENSION, PLAIN)
+_OURS = (AS_INSTALLED, PLAIN)
 _BOUND = 3  # the 99th percentile over the quiet median
 _LEAST = 500  # rounds that a 99th percentile is taken of
 _OF = "busy threads"

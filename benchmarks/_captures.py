@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import breakgraph as bg
 from benchmarks import _peers
 from benchmarks._chains import MAKERS, Capture, by_hand, ours, ours_on_torch
-from benchmarks._launchers import EXTENSION, PLAIN
+from benchmarks._launchers import AS_INSTALLED, PLAIN
 from benchmarks._peers import BREAKABLE, present
 from benchmarks._report import Report
 from benchmarks._timing import Arm, Times, in_turn, ratio
@@ -62,8 +62,8 @@ def _of(capture: Capture, segments: int) -> Arm:
 def _judge(report: Report, times: Mapping[int, Mapping[str, Times]]) -> None:
     at, last = times.get(_SEGMENTS, {}), max(times)
     if BREAKABLE in at:
-        name = f"{WHAT}, {_SEGMENTS} segments: {EXTENSION}/{BREAKABLE}"
-        report.speed(name, ratio(at[EXTENSION], at[BREAKABLE]), bound=_BOUND)
+        name = f"{WHAT}, {_SEGMENTS} segments: {AS_INSTALLED}/{BREAKABLE}"
+        report.speed(name, ratio(at[AS_INSTALLED], at[BREAKABLE]), bound=_BOUND)
     if _SEGMENTS in times:
-        grown = times[last][EXTENSION].median / last / (at[EXTENSION].median / _SEGMENTS)
+        grown = times[last][AS_INSTALLED].median / last / (at[AS_INSTALLED].median / _SEGMENTS)
         report.speed(f"{WHAT}, one segment of {last:,}/one of {_SEGMENTS}", grown)

@@ -10,7 +10,7 @@ import numpy as np
 
 import breakgraph as bg
 from benchmarks import _launchers, _peers
-from benchmarks._launchers import EXTENSION, PLAIN
+from benchmarks._launchers import AS_INSTALLED, PLAIN
 from benchmarks._peers import BREAKABLE, CUPY, TORCH
 from breakgraph import frameworks
 from breakgraph.driver.api import CaptureMode
@@ -41,16 +41,21 @@ class Chain:
 Capture = Callable[[int], Chain]
 
 
-def ours(arm: str = EXTENSION, **options: Any) -> Capture:
+def ours(arm: str = AS_INSTALLED, **options: Any) -> Capture:
     """In breakgraph, on arrays of the current driver. ``options`` are those of `breakgraph.capture`."""
     x, add_one = _own()
-    launcher = _launchers.scope_of(arm)
+    scope = _launchers.scope_of(arm)
     library = "cupy" if bg.driver.current().name == "cuda" else "sim"
 
     def capture(segments: int) -> Chain:
-        with launcher(), bg.capture(frameworks=(library,), **options) as graph:
+        with scope, bg.capture(frameworks=(library,), **options) as graph:
             _forward(segments, add_one, _break)
-        return Chain(graph.replay, graph.close, x, graph)
+
+        def within_scope() -> None:
+            with scope:
+                graph.replay()
+
+        return Chain(graph.replay if arm == AS_INSTALLED else within_scope, graph.close, x, graph)
 
     return capture
 
@@ -134,7 +139,7 @@ def _cupy_graphs() -> Capture:
 
 #: Who can run it, by the name of the arm. Each raises `Missing` where it is not there.
 MAKERS: dict[str, Callable[[], Capture]] = {
-    EXTENSION: ours,
+    AS_INSTALLED: ours,
     PLAIN: lambda: ours(PLAIN),
     BREAKABLE: _breakable,
     TORCH: _torch_graphs,

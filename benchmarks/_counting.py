@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,31 +23,34 @@ _PACKAGE = str(Path(bg.__file__).parent)
 _SIMULATOR = tuple(str(Path(_PACKAGE, room, "sim")) for room in ("driver", "frameworks"))
 
 
-def count(work: Callable[[], object]) -> Counter[str]:
-    """Run ``work`` twice on the simulator and count the second time: functions, instructions, driver calls by name.
+def count(work: Callable[[], object], repeats: int = 1) -> Counter[str]:
+    """Run ``work`` on the simulator, and then ``repeats`` times counted: functions, instructions, driver calls by name.
 
     Python 3.12 tells of instructions only in functions that were traced before.
     """
-    _once(work)
-    return _once(work)
+    _traced(work)
+    return _traced(lambda: [work() for _ in range(repeats)])
 
 
-def line(counted: Mapping[int, Counter[str]]) -> tuple[Counter[str], Counter[str]]:
-    """What each step adds, and what there is beside, of work counted at two numbers of steps.
+def line(counted: Mapping[int, Counter[str]], repeats: int = 1) -> tuple[dict[str, float], dict[str, float]]:
+    """What each step of one run adds, and what there is beside, of work counted at several numbers of steps.
 
-    Raises `ArithmeticError` where the difference is no multiple of the steps, so that the cost is no straight line.
+    Raises `ArithmeticError` where more steps do not cost as much more throughout.
     """
-    (few, short), (many, long) = sorted(counted.items())
-    each: Counter[str] = Counter()
-    for name in long:
-        each[name], rest = divmod(long[name] - short[name], many - few)
-        if rest:
-            raise ArithmeticError(f"{name} is {short[name]} for {few} steps and {long[name]} for {many}")
-    beside = Counter({name: calls - few * each[name] for name, calls in short.items()})
-    return +each, +beside
+    names = sorted(set().union(*counted.values()))
+    each, beside = {}, {}
+    for name in names:
+        points = sorted((steps, found[name]) for steps, found in counted.items())
+        slopes = {Fraction(more - less, many - few) for (few, less), (many, more) in pairwise(points)}
+        if len(slopes) != 1:
+            raise ArithmeticError(f"{name} is no straight line: " + ", ".join(f"{y} for {x} steps" for x, y in points))
+        (slope,) = slopes
+        each[name] = float(slope / repeats)
+        beside[name] = float((points[0][1] - points[0][0] * slope) / repeats)
+    return each, beside
 
 
-def _once(work: Callable[[], object]) -> Counter[str]:
+def _traced(work: Callable[[], object]) -> Counter[str]:
     functions = instructions = 0
 
     def instruction(_frame: FrameType, event: str, _argument: Any) -> Any:

@@ -13,7 +13,7 @@ from functools import partial
 import breakgraph as bg
 from benchmarks import _floor, _peers
 from benchmarks._chains import MAKERS, Chain, wrong
-from benchmarks._launchers import EXTENSION, PLAIN
+from benchmarks._launchers import AS_INSTALLED, PLAIN, has_extension
 from benchmarks._peers import BREAKABLE, FLOOR, present
 from benchmarks._report import Report
 from benchmarks._timing import Arm, Times, in_turn, ratio, timed
@@ -24,7 +24,7 @@ __all__ = ["SEGMENTS", "measure"]
 SEGMENTS, LONG = 65, 2049
 _CURVE = (1, 3, 9, 17, 33, SEGMENTS, 129, 257, 513, 1025, LONG)
 _SMALL = (1, 3, 9)
-_BOUNDED = ((EXTENSION, FLOOR, 1.05), (PLAIN, FLOOR, 1.40), (EXTENSION, BREAKABLE, 0.50))
+_TO_FLOOR, _PLAIN_TO_FLOOR, _TO_PEER = 1.05, 1.40, 0.50
 _MORE_WHEN_LONG = 0.05  # over what the ratio to the floor is at 65 segments
 
 CALL, WAITED = "replay, the call", "replay, with the wait"
@@ -65,16 +65,18 @@ def _floor_of(report: Report, chains: Mapping[str, Chain], stream: int, *, wait:
     if bg.driver.current().name != "cuda":
         report.skip(FLOOR, "the simulator's graphs are none of the driver's")
         return {}
-    execs = [segment.exec for segment in chains[EXTENSION].graph.segments]
+    execs = [segment.exec for segment in chains[AS_INSTALLED].graph.segments]
     return present(report, {FLOOR: lambda: _floor.launches(execs, stream, wait=wait)})
 
 
 def _judge(report: Report, calls: Mapping[int, Mapping[str, Times]]) -> None:
-    for arm, to, bound in _BOUNDED:
+    to_floor = _TO_FLOOR if has_extension() else _PLAIN_TO_FLOOR
+    bounded = ((AS_INSTALLED, FLOOR, to_floor), (PLAIN, FLOOR, _PLAIN_TO_FLOOR), (AS_INSTALLED, BREAKABLE, _TO_PEER))
+    for arm, to, bound in bounded:
         times = calls.get(SEGMENTS, {})
         if arm in times and to in times:
             report.speed(f"{CALL}, {SEGMENTS} segments: {arm}/{to}", ratio(times[arm], times[to]), bound=bound)
-    if {EXTENSION, FLOOR} <= calls.get(LONG, {}).keys():
-        short, long = (ratio(calls[n][EXTENSION], calls[n][FLOOR]) for n in (SEGMENTS, LONG))
-        name = f"{CALL}, {LONG:,} segments: {EXTENSION}/{FLOOR}"
+    if {AS_INSTALLED, FLOOR} <= calls.get(LONG, {}).keys():
+        short, long = (ratio(calls[n][AS_INSTALLED], calls[n][FLOOR]) for n in (SEGMENTS, LONG))
+        name = f"{CALL}, {LONG:,} segments: {AS_INSTALLED}/{FLOOR}"
         report.speed(name, long, bound=short + _MORE_WHEN_LONG)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _machine, _table
+from benchmarks import _launchers, _machine, _table
 from benchmarks._timing import Times
 from breakgraph import record
 
@@ -102,7 +102,8 @@ class Report:
         """Write the record as JSON, with the table as a terminal without colours would show it. Returns the path."""
         shown = io.StringIO()
         _table.show(shown, self._title, self._parts, self._missing)
-        found = {**self._header, "host": self._host, "missing": self._missing, "rows": self.rows}
+        where = {"extension": _launchers.has_extension(), "host": self._host, "missing": self._missing}
+        found = {**self._header, **where, "rows": self.rows}
         record.write(path, {**found, "stdout": shown.getvalue()})
         return path
 

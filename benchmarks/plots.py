@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks._launchers import EXTENSION
+from benchmarks._launchers import AS_INSTALLED
 from benchmarks._peers import FLOOR
 
 __all__ = ["draw", "main"]
@@ -106,7 +106,7 @@ def _style(arm: str) -> dict[str, Any]:
     """The floor is dashed, breakgraph is thick."""
     if arm == FLOOR:
         return {"color": "black", "linestyle": "--"}
-    return {"marker": "o", "markersize": 4, "linewidth": 2.5 if arm == EXTENSION else 1.2}
+    return {"marker": "o", "markersize": 4, "linewidth": 2.5 if arm == AS_INSTALLED else 1.2}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from benchmarks._timing import in_turn, timed
 
 __all__ = ["BOUNDS", "counts", "main", "measure"]
 
-_SHORT, _LONG, _TIMED = 9, 25, 65  # segments
+_SEGMENTS, _TIMED = (8, 16, 32), 65
+_REPEATS = 16  # so that what is done once in so many launches (breakgraph/segments/backlog.py) is in each count alike
 
 EACH_REPLAYED, REPLAY = "replay, a segment and a break", "replay, beside them"
 EACH_CAPTURED, CAPTURE = "capture, a segment and a break", "capture and close, beside them"
@@ -39,16 +39,17 @@ BOUNDS = {
 }
 
 
-def counts() -> dict[str, Counter[str]]:
-    """What there is a bound for. The current driver is the simulator."""
+def counts() -> dict[str, dict[str, float]]:
+    """What there is a bound for, by name. The current driver is the simulator."""
     capture = ours()
-    chains = {segments: capture(segments) for segments in (_SHORT, _LONG)}
-    replays = line({segments: count(chain.replay) for segments, chain in chains.items()})
-    for chain in chains.values():
+    replays, captures = {}, {}
+    for segments in _SEGMENTS:
+        chain = capture(segments)
+        replays[segments] = count(chain.replay, _REPEATS)
         chain.close()
-    captures = line({segments: count(partial(_capture_and_close, capture, segments)) for segments in (_SHORT, _LONG)})
-    call = count(partial(bg.break_point(lambda x: x), 1))
-    return dict(zip(BOUNDS, (*replays, *captures, call), strict=True))
+        captures[segments] = count(partial(_capture_and_close, capture, segments), _REPEATS)
+    call = {name: float(value) for name, value in count(partial(bg.break_point(lambda x: x), 1)).items()}
+    return dict(zip(BOUNDS, (*line(replays, _REPEATS), *line(captures, _REPEATS), call), strict=True))
 
 
 def measure(report: Report, *, rounds: int) -> None:
@@ -56,7 +57,7 @@ def measure(report: Report, *, rounds: int) -> None:
     for what, found in counts().items():
         with report.part(what):
             functions, instructions = found.pop(FUNCTIONS, 0), found.pop(INSTRUCTIONS, 0)
-            measured = {FUNCTIONS: functions, INSTRUCTIONS: instructions, "driver calls": found.total()}
+            measured = {FUNCTIONS: functions, INSTRUCTIONS: instructions, "driver calls": sum(found.values())}
             for (name, value), bound in zip(measured.items(), BOUNDS[what], strict=True):
                 report.add(f"{what}: {name}", value, "count", bound=bound)
     with report.part("rates"):

@@ -1,7 +1,7 @@
 """A slow-down shows as a count: what a step makes Python and the driver do is within its bound on every machine.
 
-Proves that a replay launches each segment once and asks the driver nothing else between its steps, that replay and
-capture are straight lines in the number of segments, and that the counter counts the library alone.
+Proves that a replay launches each segment once and asks the driver next to nothing else between its steps, that replay
+and capture are straight lines in the number of segments, and that the counter counts the library alone.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ import speed_support  # noqa: F401 - the benchmarks on the path
 
 import breakgraph as bg
 from benchmarks import simulator
-from benchmarks._chains import ours
 from benchmarks._counting import FUNCTIONS, INSTRUCTIONS, count, line
 
 
 @pytest.fixture
-def counted(sim: Any) -> dict[str, Counter[str]]:
+def counted(sim: Any) -> dict[str, dict[str, float]]:
     return simulator.counts()
 
 
-def test_every_count_is_within_its_bound_and_near_it(counted: dict[str, Counter[str]]) -> None:
+def test_every_count_is_within_its_bound_and_near_it(counted: dict[str, dict[str, float]]) -> None:
     for what, (functions, instructions, driver) in simulator.BOUNDS.items():
         found = counted[what]
-        calls = found.total() - found[FUNCTIONS] - found[INSTRUCTIONS]
+        calls = sum(found.values()) - found[FUNCTIONS] - found[INSTRUCTIONS]
         assert found[FUNCTIONS] <= functions, what
         assert found[INSTRUCTIONS] <= instructions, what
         assert calls <= driver, what
         assert found[INSTRUCTIONS] > instructions / 2, f"{what}: its bound has become too loose to show anything"
 
 
-def test_between_its_steps_a_replay_launches_and_asks_the_driver_nothing_else(counted: dict[str, Counter[str]]) -> None:
+def test_between_its_steps_a_replay_launches_and_asks_the_driver_next_to_nothing(
+    counted: dict[str, dict[str, float]],
+) -> None:
     of_driver = {name: calls for name, calls in counted[simulator.EACH_REPLAYED].items() if "_" in name}
-    assert of_driver == {"graph_launch": 1}
+    assert of_driver.pop("graph_launch") == 1
+    assert sum(of_driver.values()) < 0.05, of_driver
 
 
 def test_a_replay_launches_each_segment_that_has_nodes_once_and_no_other(sim: Any, xp: Any) -> None:
@@ -51,21 +53,12 @@ def test_a_replay_launches_each_segment_that_has_nodes_once_and_no_other(sim: An
     graph.close()
 
 
-def test_replay_and_capture_are_straight_lines_over_more_sizes_too(sim: Any) -> None:
-    capture = ours()
-    chains = {segments: capture(segments) for segments in (3, 5, 33)}
-    replays = {segments: count(chain.replay) for segments, chain in chains.items()}
-    for chain in chains.values():
-        chain.close()
-    captures = {segments: count(lambda segments=segments: capture(segments).close()) for segments in chains}
-    for counted in (replays, captures):
-        assert line({n: counted[n] for n in (3, 5)}) == line({n: counted[n] for n in (5, 33)})
-
-
 def test_a_cost_that_is_no_straight_line_is_said_to_be_none() -> None:
-    assert line({2: Counter(a=7), 4: Counter(a=11, b=2)}) == (Counter(a=2, b=1), Counter(a=3))
-    with pytest.raises(ArithmeticError, match="a is 7 for 2 steps and 12 for 4"):
-        line({2: Counter(a=7), 4: Counter(a=12)})
+    straight = {2: Counter(a=7), 4: Counter(a=11, b=2), 8: Counter(a=19, b=6)}
+    assert line(straight) == ({"a": 2, "b": 1}, {"a": 3, "b": -2})
+    assert line(straight, repeats=2) == ({"a": 1, "b": 0.5}, {"a": 1.5, "b": -1})
+    with pytest.raises(ArithmeticError, match="a is no straight line: 7 for 2 steps, 11 for 4 steps, 20 for 8 steps"):
+        line({**straight, 8: Counter(a=20)})
 
 
 def test_the_counter_counts_the_library_and_neither_the_simulator_nor_the_caller(sim: Any, xp: Any) -> None:
