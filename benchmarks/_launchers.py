@@ -64,13 +64,17 @@ class _WithoutExtension:
         entries.Call = portable.Call
         try:
             per_thread = self._driver.resolve_stream(0) == STREAM_PER_THREAD
-            self._plain = entries.Entries(self._driver._cu, per_thread=per_thread), portable.Sequence
+            self._plain = (
+                entries.Entries(self._driver._cu, per_thread=per_thread),
+                portable.Sequence,
+                portable.Round,
+            )
         finally:
             entries.Call = of_extension
 
     def __enter__(self) -> None:
-        self._before = self._driver._entries, self._module.Sequence
-        self._driver._entries, self._module.Sequence = self._plain
+        self._before = self._driver._entries, self._module.Sequence, self._module.Round
+        self._driver._entries, self._module.Sequence, self._module.Round = self._plain
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._driver._entries, self._module.Sequence = self._before
+        self._driver._entries, self._module.Sequence, self._module.Round = self._before

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,13 +92,16 @@ extern "C" __global__ void causal_softmax(half_t *scores, int tokens, int rows) 
 
 
 class OverCupy:
-    """`benchmarks._network.Kernels` over cupy's arrays of float16. Raises `Missing` without cupy or nvmath-python."""
+    """`benchmarks._network.Kernels` over cupy's arrays of float16; products are breakgraph's unless another is given.
+
+    Raises `Missing` without cupy or nvmath-python.
+    """
 
     dtype = np.dtype(np.float16)
 
-    def __init__(self) -> None:
+    def __init__(self, product: Callable[[Any, Any], Any] | None = None) -> None:
         self._cupy = cupy()
-        self._product = _matmul()
+        self.product = product or _matmul()
         self._gemm = _Gemm(self._cupy)
         module = self._cupy.RawModule(code=SOURCE)
         names = ("layer_norm", "add_bias", "gelu", "add", "causal_softmax")
@@ -109,9 +113,6 @@ class OverCupy:
     def norm(self, x: Any, affine: Affine, y: Any) -> None:
         rows, width = x.shape
         self._norm((rows,), (_THREADS,), (x, *affine, y, np.int32(width)))
-
-    def product(self, x: Any, weight: Any) -> Any:
-        return self._product(x, weight)
 
     def add_bias(self, bias: Any, y: Any) -> None:
         self._add_bias(_blocks(y.size), (_THREADS,), (bias, y, np.int32(y.shape[1]), np.int32(y.size)))
@@ -126,8 +127,9 @@ class OverCupy:
     def attend(self, inward: Any, *, heads: int, out: Any) -> None:
         tokens = len(inward)
         scores = self.empty(heads, tokens, tokens)
-        addresses = (array.data.ptr for array in (inward, scores, out))
-        of_scores, of_values = attention_products(*addresses, tokens=tokens, width=out.shape[1], heads=heads)
+        of_scores, of_values = attention_products(
+            inward.data.ptr, scores.data.ptr, out.data.ptr, tokens=tokens, width=out.shape[1], heads=heads
+        )
         self._gemm(*of_scores)
         rows = heads * tokens
         self._softmax(_blocks(32 * rows), (_THREADS,), (scores, np.int32(tokens), np.int32(rows)))
@@ -171,19 +173,30 @@ class _Gemm:
         self._current = cupy.cuda.get_current_stream
         self._cublas, self._handle = cublas, cublas.create()
         self._workspace = cupy.empty(_WORKSPACE, np.uint8)
-        self._zero = np.zeros(1, np.float32)
-        self._factors: dict[float, Any] = {}  # on the host, and alive as long as a capture may read them
+        self._factors: dict[float, _Factor] = {}
 
     def __call__(self, *product: Any) -> None:
         on_a, on_b, m, n, k, alpha, a, lda, next_a, b, ldb, next_b, c, ldc, next_c, heads = product
-        factor = self._factors.setdefault(alpha, np.full(1, alpha, np.float32))
         self._cublas.set_stream(self._handle, self._current().ptr)
         self._cublas.set_workspace(self._handle, self._workspace.data.ptr, _WORKSPACE)  # setting the stream forgets it
         self._cublas.gemm_strided_batched_ex(
-            *(self._handle, on_a, on_b, m, n, k, factor.ctypes.data),
-            *(a, _HALF, lda, next_a, b, _HALF, ldb, next_b, self._zero.ctypes.data, c, _HALF, ldc, next_c),
+            *(self._handle, on_a, on_b, m, n, k, self._factor(alpha)),
+            *(a, _HALF, lda, next_a, b, _HALF, ldb, next_b, self._factor(0.0), c, _HALF, ldc, next_c),
             *(heads, _SINGLE_SUMS, _ANY_ALGORITHM),
         )
+
+    def _factor(self, value: float) -> int:
+        """Address of a factor on the host, alive as long as this."""
+        found = self._factors.get(value)
+        if found is None:
+            factor = np.full(1, value, np.float32)
+            found = self._factors[value] = _Factor(factor.ctypes.data, factor)
+        return found.address
+
+
+class _Factor(NamedTuple):
+    address: int
+    owner: Any
 
 
 def _blocks(threads: int) -> tuple[int]:

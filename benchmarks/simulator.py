@@ -29,9 +29,9 @@ EACH_REPLAYED, REPLAY = "replay, a segment and a break", "replay, beside them"
 EACH_CAPTURED, CAPTURE = "capture, a segment and a break", "capture and close, beside them"
 CALL = "call through a break point outside a capture"
 
-#: Functions and instructions of the library (Python 3.11 has the most), and driver calls.
+#: Functions and instructions of the library without its extension (Python 3.11 has the most), and driver calls.
 BOUNDS = {
-    EACH_REPLAYED: (12, 190, 1),
+    EACH_REPLAYED: (12, 190, 1.02),
     REPLAY: (50, 800, 5),
     EACH_CAPTURED: (125, 2400, 20),
     CAPTURE: (90, 2200, 25),

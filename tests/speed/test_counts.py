@@ -6,31 +6,46 @@ and capture are straight lines in the number of segments, and that the counter c
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import speed_support  # noqa: F401 - the benchmarks on the path
+from support import child
 
 import breakgraph as bg
 from benchmarks import simulator
 from benchmarks._counting import FUNCTIONS, INSTRUCTIONS, count, line
 
 
-@pytest.fixture
-def counted(sim: Any) -> dict[str, dict[str, float]]:
-    return simulator.counts()
+@pytest.fixture(scope="module")
+def counted() -> dict[str, dict[str, float]]:
+    """What Python does where there is no extension to do it: the same whether it is built here or not."""
+    done = child(
+        """
+        import json, sys
+        import breakgraph as bg
+        from benchmarks import simulator
+
+        with bg.driver.use("sim"):
+            json.dump(simulator.counts(), sys.stdout)
+        """,
+        BREAKGRAPH_NATIVE="0",
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
 
 
 def test_every_count_is_within_its_bound_and_near_it(counted: dict[str, dict[str, float]]) -> None:
     for what, (functions, instructions, driver) in simulator.BOUNDS.items():
         found = counted[what]
-        calls = sum(found.values()) - found[FUNCTIONS] - found[INSTRUCTIONS]
+        of_driver = sum(found.values()) - found[FUNCTIONS] - found[INSTRUCTIONS]
         assert found[FUNCTIONS] <= functions, what
-        assert found[INSTRUCTIONS] <= instructions, what
-        assert calls <= driver, what
-        assert found[INSTRUCTIONS] > instructions / 2, f"{what}: its bound has become too loose to show anything"
+        assert instructions / 2 < found[INSTRUCTIONS] <= instructions, f"{what}: a bound far off shows nothing"
+        assert of_driver <= driver, what
 
 
 def test_between_its_steps_a_replay_launches_and_asks_the_driver_next_to_nothing(
