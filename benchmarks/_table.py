@@ -11,7 +11,7 @@ import breakgraph as bg
 
 __all__ = ["Part", "show"]
 
-_WIDTH = 140
+_WIDTH = 150
 _SIM = "Times on the simulated driver say nothing about a GPU."
 
 
@@ -80,8 +80,9 @@ def _rich(to: TextIO, title: str, parts: Sequence[Part]) -> None:
         heads, body = part.compared()
         if body:
             compared = Table(*heads, title=part.title, title_justify="left")
+            compared.columns[0].no_wrap = True
             for column in compared.columns[2:]:
-                column.justify = "right"
+                column.justify, column.overflow = "right", "fold"
             for line in body:
                 compared.add_row(*line)
             console.print(compared)
