@@ -1,6 +1,6 @@
-"""The ``breakgraph`` command: the demo, the probes, and the view of a graph.
+"""The ``breakgraph`` command: the demo, the probes, the view of a graph.
 
-It needs nothing but the base install for ``--help``, ``--version``, ``probe`` and ``view``.
+It needs nothing but the base install, except for ``demo``.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     view.add_argument("-o", "--output", metavar="FILE.html", type=Path, help="write a page instead of a report")
     view.set_defaults(run=_view)
 
-    probe = commands.add_parser("probe", help="ask the driver of this machine one question")
-    probe.add_argument("name", choices=PROBES, metavar="PROBE", help=", ".join(PROBES))
+    probe = commands.add_parser("probe", help="ask the driver of this machine one question, or compare two records")
+    probe.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "NOW"), help="say what changed; ask nothing")
+    probe.add_argument("--json", action="store_true", help="of --compare: as JSON")
+    probe.add_argument("name", nargs="?", choices=PROBES, metavar="PROBE", help=", ".join(PROBES))
     probe.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the probe; try --help")
-    probe.set_defaults(run=_probe)
+    probe.set_defaults(run=_probe, parser=probe)
     return parser
 
 
@@ -101,9 +103,23 @@ def _view(options: argparse.Namespace) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    """Run a probe as the script that it is, in a process of its own."""
+    """Compare two records, or run a probe as the script that it is, in a process of its own."""
+    if bool(options.compare) == bool(options.name) or (options.json and not options.compare):
+        options.parser.error("give a PROBE and its arguments, or --compare with two records")
+    if options.compare:
+        return _compare(*options.compare, as_json=options.json)
     script = probe_directory() / f"{options.name}.py"
     return subprocess.run([sys.executable, str(script), *options.arguments], check=False).returncode
+
+
+def _compare(before: Path, now: Path, *, as_json: bool) -> int:
+    from breakgraph.compare import report
+    from breakgraph.compare.changes import compare
+    from breakgraph.compare.records import read
+
+    comparison = compare(read(before), read(now))
+    print((report.as_json if as_json else report.as_text)(comparison))
+    return 1 if comparison.changes else 0
 
 
 def probe_directory() -> Path:

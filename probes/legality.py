@@ -6,7 +6,6 @@ child processes, so that one that crashes, hangs or loses its context is recorde
 
     python probes/legality.py --out probes/records          measure, write three records
     python probes/legality.py --compare RECORD ...          measure, print what differs
-    python probes/legality.py --compare A B --offline       compare two files
 
 Needs ``cuda-bindings``. Exit 0: measured, and the same as what it was compared with. Exit 1: something
 differs. Exit 2: could not ask.
@@ -50,19 +49,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the three records into this folder")
     parser.add_argument("--compare", type=Path, nargs="+", action="extend", default=[], metavar="FILE")
-    parser.add_argument("--offline", action="store_true", help="compare two files with each other; measure nothing")
     parser.add_argument("--child", nargs=3, metavar=("TABLE", "START", "FILE"), help=argparse.SUPPRESS)
     add_tree_flags(parser)
     args = parser.parse_args(argv)
     args.argv = sys.argv[1:] if argv is None else argv
-    if args.offline and len(args.compare) != 2:
-        parser.error("--offline compares exactly two files: --compare A B --offline")
     try:
         if args.child:
             return _child(args.device, args.child[0], int(args.child[1]), Path(args.child[2]))
         known = [load(path) for path in args.compare]
-        if args.offline:
-            return _report([(args.compare[0].name, known[0], known[1])])
         measured = measure_all(args)
         return _report(
             [(path.name, old, measured[table_of(old)]) for path, old in zip(args.compare, known, strict=True)]

@@ -112,29 +112,30 @@ def test_a_field_that_one_side_lacks_differs() -> None:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
-    before, now = tmp_path / "before.json", tmp_path / "now.json"
-    before.write_text(json.dumps(record(ALLOC, FREE)))
-    now.write_text(json.dumps(record(ALLOC, FREE | {"result": "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"})))
-    return before, now
+def before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record; what is measured now answers the same of cuMemAlloc, and that cuMemFree is refused."""
+    now = record(ALLOC, FREE | {"result": "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"})
+    monkeypatch.setattr(legality, "measure_all", lambda args: {"capture-cases": now})
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(record(ALLOC, FREE)))
+    return path
 
 
-def test_offline_it_exits_0_where_two_files_agree(two: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert legality.main(["--compare", str(two[0]), str(two[0]), "--offline"]) == 0
+def test_it_exits_0_where_what_it_measures_is_as_recorded(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before.write_text(json.dumps(legality.measure_all(None)["capture-cases"]))  # type: ignore[arg-type]
+    assert legality.main(["--compare", str(before)]) == 0
     assert "2 rows, 0 differences" in capsys.readouterr().out
 
 
-def test_offline_it_exits_1_and_prints_what_differs(two: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert legality.main(["--compare", str(two[0]), "--compare", str(two[1]), "--offline"]) == 1
+def test_it_exits_1_and_prints_what_differs(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert legality.main(["--compare", str(before)]) == 1
     assert "cuMemFree / global: result was 'CUDA_SUCCESS'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "not json"])
-def test_a_file_that_is_no_record_is_could_not_ask(
-    two: tuple[Path, Path], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    two[1].write_text(text)
-    assert legality.main(["--compare", *map(str, two), "--offline"]) == 2
+def test_a_file_that_is_no_record_is_could_not_ask(before: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before.write_text(text)
+    assert legality.main(["--compare", str(before)]) == 2
     assert "COULD NOT ASK" in capsys.readouterr().out
 
 
