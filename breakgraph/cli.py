@@ -1,4 +1,4 @@
-"""The ``breakgraph`` command: the demo, the probes, the view of a graph.
+"""The ``breakgraph`` command: the demo, the doctor, the probes, the view of a graph.
 
 It needs nothing but the base install, except for ``demo``.
 """
@@ -66,6 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", metavar="FILE", type=Path, help="also write a record of the run")
     demo.set_defaults(run=_demo)
 
+    doctor = commands.add_parser("doctor", help="what is installed, whether captures work here, and what to mend")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(run=_doctor)
+
     view = commands.add_parser("view", help="show a graph that graph.save_trace(FILE) has written")
     view.add_argument("file", metavar="FILE.json", type=Path)
     view.add_argument("-o", "--output", metavar="FILE.html", type=Path, help="write a page instead of a report")
@@ -90,6 +94,16 @@ def _demo(options: argparse.Namespace) -> int:
     from breakgraph.demo.show import show
 
     return 0 if show(options.json) else 1
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from breakgraph.doctor.collect import collect
+    from breakgraph.doctor.diagnosis import diagnose
+    from breakgraph.doctor.report import as_json, as_text
+
+    facts = collect()
+    print((as_json if options.json else as_text)(facts, diagnose(facts)))
+    return 0 if facts.trial.works else 1
 
 
 def _view(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import breakgraph as bg
 
-__all__ = ["gpu", "header", "row", "write"]
+__all__ = ["commit", "driver_version", "gpu", "header", "row", "write"]
 
 _VERSIONS_OF = (
     *("breakgraph", "numpy", "scikit-learn", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "nvmath-python"),
@@ -35,14 +35,14 @@ def header(what: str, command: Sequence[str]) -> dict[str, Any]:
     """
     driver = bg.driver.current()
     real = driver.name == "cuda"
-    commit, dirty = _commit()
+    tree, dirty = commit()
     return {
         "what": what,
         "gpu": gpu() if real else None,
-        "driver": _driver_version() if real else "simulated",
+        "driver": driver_version() if real else "simulated",
         "cuda": driver.driver_get_version() if real else None,
         "versions": {"python": platform.python_version(), **_versions()},
-        "commit": commit,
+        "commit": tree,
         "dirty": dirty,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(command),
@@ -69,7 +69,7 @@ def gpu() -> str:
     return driver.device_get_name(driver.ctx_get_device())
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
     """The kernel module's version (580.159.04), which the CUDA driver API does not tell."""
     try:
         told = Path("/proc/driver/nvidia/version").read_text()
@@ -93,7 +93,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> tuple[str | None, bool | None]:
+def commit() -> tuple[str | None, bool | None]:
     """The commit of the tree that holds this file, and whether the tree differs from it; None if git holds neither."""
     told = os.environ.get("BREAKGRAPH_COMMIT")
     if told:

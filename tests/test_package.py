@@ -24,7 +24,7 @@ PACKAGE = ROOT / "breakgraph"
 PROBES = sorted(path.name for path in (ROOT / "probes").glob("*.py"))
 ROOMS = ("errors", "driver", "frameworks", "memory", "segments", "inspect")
 FACADE = len(ROOMS)  # `import breakgraph`: for the command, the demo and users
-CALLERS = ("cli", "compare", "demo", "record", "__main__")
+CALLERS = ("cli", "compare", "demo", "doctor", "record", "__main__")
 
 
 def tree() -> set[str]:
