@@ -141,6 +141,9 @@ BROKEN = {
         machine(trial=replace(failed("driver", Outcome("works")), ended="was ended by SIGSEGV")),
         "faulthandler",
     ),
+    "a process that crashes as it ends": Broken(
+        "process-ended", "error", machine(trial=replace(SOUND.trial, ended="was ended by SIGSEGV")), "faulthandler"
+    ),
     "NVIDIA's libraries crash": Broken(
         "process-ended",
         "error",
@@ -159,8 +162,11 @@ BROKEN = {
     "a failure that no check explains": Broken(
         "failed", "error", machine(trial=failed("bare", NOT_FOUND)), NOT_FOUND.remedy
     ),
-    "a simulator that fails": Broken(
-        "failed", "error", machine(trial=replace(failed(), driver="sim")), NOT_FOUND.remedy
+    "a simulator that fails, and no CUDA": Broken(
+        "failed",
+        "error",
+        machine(no_driver(), replace(failed(), driver="sim"), without=("cuda-bindings",)),
+        NOT_FOUND.remedy,
     ),
     "two cupys": Broken(
         "two-cupys",
