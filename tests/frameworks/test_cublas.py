@@ -79,6 +79,14 @@ VIEWS: dict[str, Any] = {
 }
 
 
+def cupys_own(xp: Any, a: Any, b: Any) -> Any:
+    """The product outside captures; in float32 and rounded, where cupy has no kernel for stacks of the dtype."""
+    try:
+        return xp.matmul(a, b)
+    except TypeError:  # bfloat16 (cupy 14)
+        return xp.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("left", "right", "view"), VIEWS.values(), ids=VIEWS)
 def test_a_captured_product_is_as_precise_as_cupys_own(
@@ -91,7 +99,7 @@ def test_a_captured_product_is_as_precise_as_cupys_own(
     a.set(random(xp, left, dtype, 2).get())
     graph.replay()
     expected = np.matmul(*view(exact(a), exact(b)))
-    own = xp.matmul(*view(a, b))
+    own = cupys_own(xp, *view(a, b))
     assert (y.dtype, y.shape) == (own.dtype, own.shape)
     assert error_of(y, expected) <= 2 * error_of(own, expected) + 4 * epsilon(dtype)
     graph.close()
@@ -227,7 +235,7 @@ def test_a_handle_made_in_one_thread_harms_no_capture_of_another(
         all_well(in_threads(gpu, lambda: float(matmul(a, a).sum())))
         y = graph.output(y + 1)
     graph.replay()
-    np.testing.assert_array_equal(y.get(), a.get() + 2)
+    np.testing.assert_array_equal(y.get(), a.get() + np.float32(1) + np.float32(1))
     graph.close()
 
 
