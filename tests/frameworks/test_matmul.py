@@ -34,8 +34,8 @@ def close(array: Any, expected: Any, computed_in: Any = None) -> bool:
     """Whether an array holds these values to the precision of its dtype, or of the one that they were computed in."""
     host = array.get()
     size = max(float(np.abs(expected).max(initial=0)), 1)
-    tolerance = 200 * float(np.finfo(computed_in or host.dtype).eps) * size
-    return host.shape == expected.shape and bool((np.abs(host - expected) < tolerance).all())
+    eps = max(float(np.finfo(dtype).eps) for dtype in (host.dtype, computed_in or host.dtype))
+    return host.shape == expected.shape and bool((np.abs(host - expected) < 200 * eps * size).all())
 
 
 # name: shapes of the operands, and the views of them that are multiplied
