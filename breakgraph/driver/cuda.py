@@ -6,6 +6,7 @@ between the 12.9 and the 13.x bindings end here. Calls are in the protocol's ord
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -35,7 +36,7 @@ from breakgraph.errors import DriverNotFound
 
 __all__ = ["CudaDriver"]
 
-_STATUS = tuple(CaptureStatus)  # by their numbers, which are 0, 1 and 2
+_STATUS, _MODE = tuple(CaptureStatus), tuple(CaptureMode)  # by their numbers, which are 0, 1 and 2
 _EDGE_DATA_SINCE = 12030  # the driver version that brought edge data to captures and graphs
 
 
@@ -60,15 +61,13 @@ class CudaDriver(NodeCalls):
         cu = bindings or _import_bindings()
         initialize(cu)
         edge_data = integer(cu.cuDriverGetVersion) >= _EDGE_DATA_SINCE
-        super().__init__(cu, edge_data)
         self._get_capture_info = newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
         self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
         self._edge_data = edge_data
-        self._modes = [cu.CUstreamCaptureMode(int(mode)) for mode in CaptureMode]
         # The bindings read the same variable, once, when they are imported.
         per_thread = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0").strip() not in ("", "0")
         self._default_stream = STREAM_PER_THREAD if per_thread else STREAM_LEGACY
-        self._entries = Entries(cu, per_thread=per_thread)
+        super().__init__(cu, Entries(cu, per_thread=per_thread), edge_data)
         self._primary = 0
         self._lock = threading.Lock()
 
@@ -162,10 +161,10 @@ class CudaDriver(NodeCalls):
 
     # capture --------------------------------------------------------------------------------------------
     def stream_begin_capture(self, stream: int, mode: CaptureMode) -> None:
-        call(self._cu.cuStreamBeginCapture, stream, self._modes[mode])
+        self._entries.stream_begin_capture(stream, int(mode))
 
     def stream_end_capture(self, stream: int) -> int:
-        return integer(self._cu.cuStreamEndCapture, stream)
+        return int(self._entries.stream_end_capture(stream))
 
     def stream_is_capturing(self, stream: int) -> CaptureStatus:
         return _STATUS[int(self._entries.stream_is_capturing(stream))]
@@ -190,7 +189,9 @@ class CudaDriver(NodeCalls):
         call(self._update_dependencies, stream, nodes, *data, len(nodes), flags)
 
     def thread_exchange_stream_capture_mode(self, mode: CaptureMode) -> CaptureMode:
-        return CaptureMode(integer(self._cu.cuThreadExchangeStreamCaptureMode, self._modes[mode]))
+        exchanged = ctypes.c_int(int(mode))
+        self._entries.thread_exchange_stream_capture_mode(ctypes.addressof(exchanged))
+        return _MODE[exchanged.value]
 
     # events ---------------------------------------------------------------------------------------------
     def event_create(self, flags: int = EventFlag.DISABLE_TIMING) -> int:

@@ -6,25 +6,32 @@ from types import ModuleType
 from typing import Any
 
 from breakgraph.driver.api import Edge, EdgeData, KernelNode, MemcpyNode, MemoryType, MemsetNode, NodeType
-from breakgraph.driver.results import call, integer, newest
+from breakgraph.driver.entries import Entries
+from breakgraph.driver.results import call, newest
 
 __all__ = ["NodeCalls", "edge_data_of"]
+
+_FEW = 8  # nodes; most segments have fewer
+_TYPES = {int(kind): kind for kind in NodeType}
 
 
 class NodeCalls:
     """The part of `breakgraph.driver.cuda.CudaDriver` that reads graphs; it is given the bindings."""
 
-    def __init__(self, bindings: ModuleType, edge_data: bool) -> None:
+    def __init__(self, bindings: ModuleType, entries: Entries, edge_data: bool) -> None:
         cu = self._cu = bindings
+        self._entries = entries
         # In 12.9 the bare names are the form without edge data, which is all that an older driver has.
         self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", edge_data)
         self._get_dependencies = newest(cu, "cuGraphNodeGetDependencies", "_v2", edge_data)
         self._get_dependents = newest(cu, "cuGraphNodeGetDependentNodes", "_v2", edge_data)
 
     def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
-        count = self.graph_get_node_count(graph)
-        nodes, _ = call(self._cu.cuGraphGetNodes, graph, count) if count else ((), 0)
-        return tuple(map(int, nodes))
+        nodes, count = call(self._cu.cuGraphGetNodes, graph, _FEW)  # one call for most segments
+        if count == _FEW:  # as many as were asked for, and maybe there are more
+            count = self.graph_get_node_count(graph)
+            nodes, _ = call(self._cu.cuGraphGetNodes, graph, count)
+        return tuple(map(int, nodes[:count]))
 
     def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
         *_, count = call(self._get_edges, graph)
@@ -39,7 +46,7 @@ class NodeCalls:
         return int(count)
 
     def graph_node_get_type(self, node: int) -> NodeType:
-        return NodeType(integer(self._cu.cuGraphNodeGetType, node))
+        return _TYPES[int(self._entries.graph_node_get_type(node))]
 
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
         *_, count = call(self._get_dependencies, node)

@@ -1,7 +1,7 @@
 """Driver calls that keep the interpreter lock, by the addresses that the driver gives (`breakgraph.driver.quick`).
 
-They are the calls of a replay, which enqueue or ask and do not wait. One that enqueues does wait while the driver's
-queue is full; breakgraph/segments/backlog.py keeps it from being full.
+They are calls of captures and replays which enqueue or ask, and do not wait. One that enqueues does wait while the
+driver's queue is full; breakgraph/segments/backlog.py keeps it from being full.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Entries:
 
             return Call(int(address), words, error, answers, unready)
 
+        self.thread_exchange_stream_capture_mode = entry("cuThreadExchangeStreamCaptureMode", 1)
+        self.stream_begin_capture = entry("cuStreamBeginCapture", 2)
+        self.stream_end_capture = entry("cuStreamEndCapture", 1, answers=True)
+        self.graph_node_get_type = entry("cuGraphNodeGetType", 1, answers=True)
         self.graph_launch = entry("cuGraphLaunch", 2)
         self.event_record = entry("cuEventRecord", 2)
         self.event_query = entry("cuEventQuery", 1, unready=_NOT_READY)

@@ -94,9 +94,10 @@ def _nodes(segments: list[SegmentDescription]) -> list[str]:
 
 def _memory(description: GraphDescription) -> list[str]:
     memory = description["memory"]
+    execs = "execs not measured" if memory["execs"] is None else f"{readable(memory['execs'])} execs"
     lines = [
         f"memory: {readable(memory['footprint'])} of the arena ({readable(memory['live'])} live),"
-        f" {readable(memory['outputs'])} outputs, {readable(memory['execs'])} execs"
+        f" {readable(memory['outputs'])} outputs, {execs}"
     ]
     if memory["arena"]:
         lines.append("arena: " + ", ".join(f"{readable(nbytes)} {what}" for what, nbytes in memory["arena"].items()))

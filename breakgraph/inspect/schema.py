@@ -136,7 +136,7 @@ class MemoryDescription(TypedDict):
     footprint: int
     live: int
     outputs: int
-    execs: int
+    execs: int | None
     arena: dict[str, int]  #: used, peak, mapped, reserved; of all graphs that share it
     base: str  #: the lowest address of the blocks
     blocks: list[BlockDescription]

@@ -24,13 +24,14 @@ class GraphMemory:
     execs
         Device memory that instantiating its execs took, as the driver reports it: what other threads and programs
         allocate in the same moment counts too, and an exec that fits into what the driver has spare counts as nothing.
+        None where the capture was not made with ``debug=True``: asking takes about as long as all else of a segment.
     """
 
     allocated: int = 0
     footprint: int = 0
     live: int = 0
     outputs: int = 0
-    execs: int = 0
+    execs: int | None = 0
 
 
 def readable(nbytes: int) -> str:

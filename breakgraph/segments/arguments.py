@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,8 @@ class Arguments:
 
     def named(self, names: tuple[str, ...], function: Callable[..., object]) -> list[Any]:
         """The held arguments called ``names``: also ``*args`` and ``**kwargs``, and those left at their default."""
+        if not names:
+            return []
         try:
             bound = inspect.signature(function).bind(*self._args, **self._kwargs)
         except (TypeError, ValueError):
@@ -120,15 +123,27 @@ def bind_names(
     function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     """Each argument with its parameter's name, in the order given: positional ones first."""
-    names: list[str] = []
+    if args:
+        names, rest = _positional(function)
+        known = len(names)
+        names += [f"{rest}[{at - known}]" if rest else f"argument {at}" for at in range(known, len(args))]
+        yield from zip(names, args, strict=False)
+    yield from kwargs.items()
+
+
+def _positional(function: Callable[..., object]) -> tuple[list[str], str]:
+    """Names of the positional parameters, and of the one that takes the rest, or an empty string."""
+    if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
+        code = function.__code__  # a hundred times as quick as a signature
+        rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
+        return list(code.co_varnames[: code.co_argcount]), rest
+    names, rest = [], ""
     try:
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 names.append(parameter.name)
             elif parameter.kind is parameter.VAR_POSITIONAL:
-                names.extend(f"{parameter.name}[{at}]" for at in range(len(args) - len(names)))
+                rest = parameter.name
     except (TypeError, ValueError):
         pass  # a builtin without a signature: by position
-    names.extend(f"argument {at}" for at in range(len(names), len(args)))
-    yield from zip(names, args, strict=False)
-    yield from kwargs.items()
+    return names, rest

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from breakgraph.driver.quick import detour
@@ -171,6 +172,7 @@ def _nothing() -> None:
 
 
 _nothing.__qualname__ = "break_graph"
+_AWAITED = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 BARE = BreakPoint(_nothing, IN_PLACE, rows=False)  #: what `break_graph` records
 
 
@@ -184,6 +186,8 @@ def _check_function(function: Callable[..., Any]) -> None:
             f"a break is a function, not an object of type {type(function).__name__}",
             remedy="write bg.break_here(fn, dst, *args), or @bg.break_point(dst=...) above the function",
         )
+    if isinstance(function, FunctionType) and not function.__dict__ and not function.__code__.co_flags & _AWAITED:
+        return  # as nearly all are, and much sooner known
     called = function if hasattr(function, "__code__") else getattr(function, "func", type(function).__call__)
     if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (function, called)):
         raise BreakgraphError(

@@ -35,6 +35,7 @@ class Holdings:
         aux: AuxStreams,
         footprint: Footprint,
         cache: ExecCache | None = None,
+        measures_execs: bool = False,
     ) -> None:
         self._pid = os.getpid()
         self.graphs: list[int] = []
@@ -47,7 +48,7 @@ class Holdings:
         self.steps: list[Step] = []
         self.kept: list[object] = []
         self.output_bytes = 0
-        self.exec_bytes = 0
+        self.exec_bytes = 0 if measures_execs else None
         self._cache = cache
         self._token = object()
 
@@ -60,23 +61,23 @@ class Holdings:
     def make_exec(self, segment: HasGraph, kind: Topology | None = None) -> Exec | SharedExec:
         """An exec for a segment: one that the cache has for its topology, or a new one."""
         driver, cache = self.driver, self._cache
-        with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-            if cache is not None and kind is not None:
-                found = cache.find(driver, self.context, kind, segment, self._token, self._execs)
-                if found is not None:
-                    return self._own(found)
-            before, _ = driver.mem_get_info()
-            if cache is not None and kind is not None:
-                made = self._own(cache.add(driver, self.context, kind, self._token))
-            else:
-                made = self._own(Exec(driver))
-            made.instantiate(segment)
+        if cache is not None and kind is not None:
+            found = cache.find(driver, self.context, kind, segment, self._token, self._execs)
+            if found is not None:
+                return self._own(found)
+            made = self._own(cache.add(driver, self.context, kind, self._token))
+        else:
+            made = self._own(Exec(driver))
+        before = driver.mem_get_info()[0] if self.exec_bytes is not None else 0
+        made.instantiate(segment)
+        if self.exec_bytes is not None:
             self.exec_bytes += max(before - driver.mem_get_info()[0], 0)
         return made
 
     def make_own_exec(self, segment: HasGraph, instead: Exec | SharedExec) -> Exec | SharedExec:
         """An exec for a segment alone, in place of one that cannot be given its parameters."""
-        made = self.make_exec(segment)
+        with drivers.relaxed(self.driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+            made = self.make_exec(segment)
         self._execs.remove(instead)
         if (destroy := instead.let_go(self._token)) is not None:
             destroy()

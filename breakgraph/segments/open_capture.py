@@ -183,7 +183,15 @@ class Capture(Owner):
         kept = self._enter_frameworks(arena)
         self._undo_here.append(("", self._vacate))
         here.capture = self
-        holdings = Holdings(driver, context, arena, aux=aux_streams, footprint=self._footprint, cache=self._execs)
+        holdings = Holdings(
+            driver,
+            context,
+            arena,
+            aux=aux_streams,
+            footprint=self._footprint,
+            cache=self._execs,
+            measures_execs=self._options.debug,
+        )
         holdings.kept += kept
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
         self.graph.begin(holdings, self.stream)

@@ -250,7 +250,7 @@ class Recorder:
 
         Returns what the forward goes on with, which is not kept, and what replay needs.
         """
-        if isinstance(destination, Destination):
+        if isinstance(destination, Destination) and result is not None:
             # Segments bake the addresses of what is handed on, so it stays allocated, whatever its values.
             held = tree.rebuild(result, self._ownership.hold, is_leaf=self._ownership.is_array)
             self._holdings.kept.append(held)

@@ -97,6 +97,10 @@ class _Special:
         self.sim = sim
         self._exec_update = self._entry_of_exec_update()
         self._entries = {
+            "cuThreadExchangeStreamCaptureMode": _entry(self._exchange, 1),
+            "cuStreamBeginCapture": _entry(lambda stream, mode: sim.stream_begin_capture(stream, CaptureMode(mode)), 2),
+            "cuStreamEndCapture": _entry(sim.stream_end_capture, 1, answers=True),
+            "cuGraphNodeGetType": _entry(sim.graph_node_get_type, 1, answers=True),
             "cuGraphLaunch": _entry(sim.graph_launch, 2),
             "cuEventRecord": _entry(sim.event_record, 2),
             "cuEventQuery": _entry(self.cuEventQuery, 1),
@@ -112,6 +116,10 @@ class _Special:
             self.cuGraphNodeGetDependencies = self.cuGraphNodeGetDependencies_v2
             self.cuGraphNodeGetDependentNodes = self.cuGraphNodeGetDependentNodes_v2
             self.cuStreamUpdateCaptureDependencies = self.cuStreamUpdateCaptureDependencies_v2
+
+    def _exchange(self, mode: int) -> None:
+        place = ctypes.c_int.from_address(mode)
+        place.value = self.sim.thread_exchange_stream_capture_mode(CaptureMode(place.value))
 
     def cuInit(self, flags: int) -> None: ...
 
@@ -158,7 +166,8 @@ class _Special:
 
     def cuGraphGetNodes(self, graph: int, count: int = 0) -> tuple[list[int], int]:
         nodes = self.sim.graph_get_nodes(graph)
-        return list(nodes[:count]), len(nodes)
+        listed = [*nodes, *[0] * count][:count]  # NULL where there are no more
+        return listed, min(count, len(nodes)) if count else len(nodes)
 
     def cuGraphGetEdges_v2(self, graph: int, count: int = 0) -> tuple[Any, ...]:
         edges = self.sim.graph_get_edges(graph)
@@ -237,7 +246,7 @@ class _Special:
         if symbol == b"cuGraphExecUpdate":
             assert version >= 12000  # older versions take other arguments
             return _address(self._exec_update), 0
-        if symbol.decode() in self._entries:
+        if symbol.decode() in self._entries and version > 10000:
             return _address(self._entries[symbol.decode()]), 0
         return 0x1000 + sum(symbol) * 16 + (version > 10000), 0
 

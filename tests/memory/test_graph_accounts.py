@@ -99,7 +99,7 @@ def test_graphs_that_share_an_arena_each_say_their_own_footprint(driver: Any, xp
 
 
 def test_the_account_is_a_value_that_cannot_be_changed(driver: Any, xp: Any) -> None:
-    with bg.capture(arena=bg.Arena()) as graph:
+    with bg.capture(arena=bg.Arena(), debug=True) as graph:
         zeros(xp, ROWS) + 1
     memory = graph.memory
     names = {field.name for field in dataclasses.fields(memory)}
@@ -107,6 +107,16 @@ def test_the_account_is_a_value_that_cannot_be_changed(driver: Any, xp: Any) -> 
     assert all(isinstance(value, int) and value >= 0 for value in dataclasses.asdict(memory).values())
     with pytest.raises(dataclasses.FrozenInstanceError):
         memory.live = 1
+
+
+def test_what_execs_take_is_measured_in_debug_alone(sim: Any, xp: Any) -> None:
+    for debug in (False, True):
+        before = sim.calls["mem_get_info"]
+        with bg.capture(arena=bg.Arena(limit=4 << 20), debug=debug) as graph:
+            zeros(xp, ROWS) + 1
+        assert (graph.memory.execs is not None) == debug
+        assert sim.calls["mem_get_info"] - before == 2 * debug
+        assert ("not measured" in graph.report()) != debug
 
 
 def test_a_graph_that_holds_no_capture_costs_nothing(driver: Any, xp: Any) -> None:

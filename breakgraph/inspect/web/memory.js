@@ -74,7 +74,7 @@ function memoryTable() {
 function showMemory() {
   const { footprint, live, outputs, execs } = graph.memory;
   const title = make("h2", { id: "memory-title" }, "Arena memory");
-  const account = facts([["of the arena", `${bytes(footprint)}, of which ${bytes(live)} are live now`], ["outputs", bytes(outputs)], ["execs", bytes(execs)]]);
+  const account = facts([["of the arena", `${bytes(footprint)}, of which ${bytes(live)} are live now`], ["outputs", bytes(outputs)], ["execs", execs === null ? "not measured" : bytes(execs)]]);
   if (!blocks.length) {
     byId("memory").replaceChildren(title, account, make("p", {}, "The capture asked the arena for nothing."));
     return;
