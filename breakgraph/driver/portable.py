@@ -46,20 +46,25 @@ class Call:
     ) -> None:
         if not address or words < 0 or words + answers > 4:
             raise ValueError("a call has an address, and takes up to four words with its answer")
-        self.entry = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * (words + answers))(address)
+        # As pointers, since those are converted in half the time of numbers.
+        self.entry = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * (words + answers))(address)
         self.error = error
         self._words, self._answers, self._unready = words, answers, unready
 
     def __call__(self, *words: int) -> Any:
         if len(words) != self._words:
             raise TypeError(f"takes {self._words} positional arguments")
+        if not self._answers:
+            code = self.entry(*words)
+            if self._unready and code in (0, self._unready):
+                return code == 0
+            if code:
+                raise self.error(code)
+            return None
         answer = ctypes.c_uint64()
-        code = self.entry(*words, ctypes.addressof(answer)) if self._answers else self.entry(*words)
-        if self._unready and code in (0, self._unready):
-            return code == 0
-        if code:
+        if code := self.entry(*words, ctypes.byref(answer)):
             raise self.error(code)
-        return answer.value if self._answers else None
+        return answer.value
 
 
 class Sequence:

@@ -86,9 +86,13 @@ class TorchFramework(Framework):
         if min(region.strides, default=0) < 0:
             raise BreakgraphError("torch has no tensors that run backwards", remedy="hand it a contiguous copy")
         low, high = region.bounds
+        device, size = self._device(), region.dtype.itemsize
         # As bytes, and typed after: the interface below has no name for bfloat16.
-        flat = self._torch.as_tensor(_Bytes(low, high - low, owner), device=self._device()).view(dtype)
-        return flat.as_strided(region.shape, [step // region.dtype.itemsize for step in region.strides])
+        flat = self._torch.as_tensor(_Bytes(low, high - low, owner), device=device)
+        # Not a view of those bytes: writing into views costs autograd's book-keeping each time.
+        made = self._torch.empty(0, dtype=dtype, device=device)
+        strides = [step // size for step in region.strides]
+        return made.set_(flat.untyped_storage(), (region.ptr - low) // size, region.shape, strides)
 
     def _device(self) -> Any:
         return self._torch.device("cuda", self._torch.cuda.current_device())
