@@ -90,7 +90,7 @@ class TorchFramework(Framework):
         # As bytes, and typed after: the interface below has no name for bfloat16.
         flat = self._torch.as_tensor(_Bytes(low, high - low, owner), device=device)
         # Not a view of those bytes: writing into views costs autograd's book-keeping each time.
-        made = self._torch.empty(0, dtype=dtype, device=device)
+        made = self._torch.empty((0,), dtype=dtype, device=device)
         strides = [step // size for step in region.strides]
         return made.set_(flat.untyped_storage(), (region.ptr - low) // size, region.shape, strides)
 

@@ -80,14 +80,16 @@ class Tensor:
     def detach(self) -> Tensor:
         return self.as_strided(self.shape, self._strides)
 
-    def view(self, kind: dtype) -> Tensor:
-        assert self._strides == (1,)
-        assert self.shape[0] * self.dtype.itemsize % kind.itemsize == 0
-        count = self.shape[0] * self.dtype.itemsize // kind.itemsize
-        return type(self)(self._torch, self._ptr, (count,), (1,), kind, self._owner)
-
     def as_strided(self, shape: Any, strides: Any) -> Tensor:
         return type(self)(self._torch, self._ptr, shape, strides, self.dtype, self._owner)
+
+    def untyped_storage(self) -> Tensor:
+        return self
+
+    def set_(self, storage: Tensor, offset: int, shape: Any, strides: Any) -> Tensor:
+        self._ptr, self._owner = storage._ptr + offset * self.dtype.itemsize, storage._owner
+        self.shape, self._strides = tuple(shape), tuple(strides)
+        return self
 
     def as_subclass(self, kind: type) -> Any:
         return kind(self._torch, self._ptr, self.shape, self._strides, self.dtype, self._owner)
