@@ -21,7 +21,7 @@ from breakgraph.driver.forks import Forks
 from breakgraph.driver.quick import Round
 from breakgraph.errors import CaptureStateError, OutOfMemory
 from breakgraph.memory.backup import Backup
-from breakgraph.memory.blocks import BlockInfo, Blocks, Span
+from breakgraph.memory.blocks import BlockInfo, Blocks, fewest
 from breakgraph.memory.footprint import Footprint, SegmentUse
 from breakgraph.memory.mapping import Mapping
 from breakgraph.memory.turn import Owner, Turn
@@ -157,6 +157,10 @@ class Arena:
                 footprint.note(info)
             return owner
 
+    def contains(self, ptr: int) -> bool:
+        """Whether an address lies in it, whoever has the bytes now."""
+        return self._mapping.contains(ptr)
+
     def block_at(self, ptr: int) -> BlockInfo | None:
         """The live block that holds address ``ptr``."""
         with self._lock:
@@ -195,7 +199,7 @@ class Arena:
                 mapping.grow(self._driver, growth)
                 whole += blocks.adopt(mapping.pages)
             if short < missing:
-                chosen = _fewest(whole, size)
+                chosen = fewest(whole, size)
                 blocks.second_mapping(mapping.map_again(self._driver, chosen), chosen)
 
     @contextmanager
@@ -233,21 +237,29 @@ class Arena:
             return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)
 
     # turns (C25) ----------------------------------------------------------------------------------------
-    def acquire(self, owner: Owner, stream: int, footprint: Footprint | None = None) -> None:
+    def acquire(self, owner: Owner, stream: int) -> None:
         """Begin a capture or a replay on ``stream``: wait for our turn, and let the stream wait for the last one.
 
-        A capture gives its ``footprint``. `release` with the same ``owner`` ends the turn, whether or not this
-        call came to its end. Raises `CaptureStateError` where the calling thread already holds the arena, where
-        waiting would never end, and while the arena sleeps.
+        `release` with the same ``owner`` ends the turn, whether or not this call came to its end. Raises
+        `CaptureStateError` where the calling thread already holds the arena, where waiting would never end, and while
+        the arena sleeps.
         """
         self._turn.take(owner)
         if self.asleep:
             self._refuse_asleep("used by a capture or replay")
         if self._mapping.event:  # also after the same handle: it may be another stream's by now
             self._driver.stream_wait_event(stream, self._mapping.event)
+        self._footprint = None
+
+    def begin_capture(self, footprint: Footprint) -> None:
+        """What is allocated from here to the end of the turn is accounted to a capture."""
         self._footprint = footprint
-        if footprint is not None:
-            footprint.begin()
+        footprint.begin()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread is in a capture or replay that uses it."""
+        return self._turn.mine
 
     @property
     def user(self) -> Owner | None:
@@ -306,7 +318,7 @@ class Arena:
         Raises `CaptureStateError` inside a capture or a break of this thread that uses the arena. Does nothing
         where it sleeps already.
         """
-        with self._exclusively("put to sleep") as driver:
+        with self.exclusively("put to sleep") as driver:
             if self.asleep and not self._mapping.mapped:
                 return
             self._mapping.wait_for_device(driver)
@@ -323,7 +335,7 @@ class Arena:
         Raises `OutOfMemory` where the device has too little left; the arena sleeps on then, and can be woken later.
         Does nothing where it is awake.
         """
-        with self._exclusively("woken") as driver, self._lock:
+        with self.exclusively("woken") as driver, self._lock:
             if not self.asleep:
                 return
             with self._explained(f"could not be woken, which takes {self._mapping.total} bytes"):
@@ -340,7 +352,8 @@ class Arena:
             self._turn.claim.is_open = True
 
     @contextmanager
-    def _exclusively(self, what: str) -> Iterator[Driver]:
+    def exclusively(self, what: str) -> Iterator[Driver]:
+        """Have the turn for something that is no capture or replay, in the arena's context; ``what``, for messages."""
         if self._turn.mine:
             raise CaptureStateError(
                 f"an arena was {what} inside a capture or replay that uses it",
@@ -371,20 +384,6 @@ def default_arena(driver: Driver, context: int) -> Arena:
     if key not in arenas:
         arenas[key] = Arena()
     return arenas[key]
-
-
-def _fewest(pages: list[Span], size: int) -> tuple[Span, ...]:
-    """Pages that together have ``size`` bytes and no page to spare, in the order of their addresses."""
-    left, chosen = size, []
-    for page in sorted(pages, key=lambda page: -page.nbytes):
-        if left > 0:
-            chosen.append(page)
-            left -= page.nbytes
-    for page in reversed(chosen):  # the smallest first: a large one taken later may have made it needless
-        if left + page.nbytes <= 0:
-            chosen.remove(page)
-            left += page.nbytes
-    return tuple(sorted(chosen))
 
 
 def _round_up(value: int, multiple: int) -> int:

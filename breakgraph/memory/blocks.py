@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from breakgraph.memory.free_list import FreeList
 
-__all__ = ["BlockInfo", "Blocks", "Span"]
+__all__ = ["BlockInfo", "Blocks", "Span", "fewest"]
 
 _generations = count(1)
 
@@ -226,3 +226,17 @@ class Blocks:
                 gaps.cut(*span)
         self._within = FreeList()
         self._free, self._withheld = (FreeList(), [Span(*gap) for gap in gaps]) if self._in_segment else (gaps, [])
+
+
+def fewest(pages: list[Span], size: int) -> tuple[Span, ...]:
+    """Pages that together have ``size`` bytes and no page to spare, in the order of their addresses."""
+    left, chosen = size, []
+    for page in sorted(pages, key=lambda page: -page.nbytes):
+        if left > 0:
+            chosen.append(page)
+            left -= page.nbytes
+    for page in reversed(chosen):  # the smallest first: a large one taken later may have made it needless
+        if left + page.nbytes <= 0:
+            chosen.remove(page)
+            left += page.nbytes
+    return tuple(sorted(chosen))

@@ -147,6 +147,12 @@ class Mapping:
             self.reserved = 0
             raise
 
+    def contains(self, ptr: int) -> bool:
+        """Whether an address is one of the range, or of a second mapping."""
+        return self.base <= ptr < self.base + self.reserved or any(
+            second.ptr <= ptr < second.ptr + second.nbytes for second in self._seconds
+        )
+
     @property
     def pages(self) -> list[Span]:
         """The pieces of physical memory, lowest first."""

@@ -53,7 +53,7 @@ class Arguments:
         self.uses_context = False
         self._context_at_top = True  # of the arguments, wherever it occurs: not in a container
         self._ownership = ownership
-        self._context = context
+        self._context: object | None = context
         frozen: list[Frozen] = []
         held = []
         for name, value in bind_names(function, args, kwargs):
@@ -67,6 +67,7 @@ class Arguments:
         self._args = tuple(held[: len(args)])
         self._kwargs = dict(zip(kwargs, held[len(args) :], strict=True))
         self.frozen = tuple(frozen)
+        self._context = None  # the capture's own is not the graph's to keep alive
 
     def _is_leaf(self, node: object) -> bool:
         is_context = self._context is not None and node is self._context

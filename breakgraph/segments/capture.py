@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode
@@ -19,6 +19,7 @@ from breakgraph.errors import CaptureStateError
 from breakgraph.memory import Arena
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.graph import BreakableGraph
+from breakgraph.segments.held import Held
 from breakgraph.segments.open_capture import Capture
 from breakgraph.segments.recorder import FrozenPolicy, Options
 from breakgraph.segments.state import GraphState, here
@@ -122,6 +123,12 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         self._break_on = None if break_on is None else frozenset((break_on,) if isinstance(break_on, str) else break_on)
         self._framework_names = frameworks
         self._capture: Capture | None = None
+        self._held: Held | None = None
+
+    def within(self, held: Held) -> Self:
+        """Record in a turn of an arena that is taken already, with the rows of that."""
+        self._held, self._given_arena = held, held.arena
+        return self
 
     def __enter__(self) -> BreakableGraph:
         if here.capture is not None:
@@ -139,7 +146,8 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
             return graph
         self._capture = Capture(graph, driver, self._options, self._break_on, self._execs)
         try:
-            self._capture.enter(self._given_stream, self._aux_streams, self._given_arena, self._framework_names)
+            given = self._given_stream, self._aux_streams, self._given_arena, self._framework_names
+            self._capture.enter(*given, held=self._held)
         except BaseException:
             self._capture = None  # drained
             if graph.state is not GraphState.FAILED:  # refused: the graph is as it was

@@ -32,6 +32,11 @@ def current_forward() -> Any:
 
 
 def current_valid_rows() -> int | None:
-    """``valid_rows`` of the replay under way in this thread; None outside one, and where none was given."""
-    running = here.replay
-    return running.valid_rows if running is not None else None
+    """``valid_rows`` of the replay under way in this thread; None outside one, and where none was given.
+
+    In the breaks of a capture that `breakgraph.graphed` makes of a padded call, it is what it will be at replay.
+    """
+    running, capture = here.replay, here.capture
+    if running is not None and running.inside is capture:  # the replay is the inner one of the two
+        return running.valid_rows
+    return capture.valid_rows if capture is not None else None

@@ -11,6 +11,7 @@ from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.memory import Arena
 from breakgraph.segments.accounts import GraphMemory, readable
 from breakgraph.segments.context import current_forward
+from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.replay import Replay
 from breakgraph.segments.state import GraphState, here, is_capturing
@@ -142,6 +143,17 @@ class BreakableGraph(Viewed):
         if replay is None or not replay.is_ready or valid_rows is not None:
             replay = self.check_replayable(valid_rows)
         replay.run(self, stream, valid_rows)
+        self.replays += 1
+
+    def replay_in(self, held: Held) -> None:
+        """`replay` in a turn of its arena that is taken already, on the stream and with the rows of that.
+
+        Whoever took the turn has seen to it that the stream is not capturing.
+        """
+        replay = self._replay
+        if replay is None or not replay.is_ready:
+            replay = self.check_replayable(held.valid_rows)
+        replay.run_in(held)
         self.replays += 1
 
     def is_replayed_by(self, replay: Replay) -> bool:

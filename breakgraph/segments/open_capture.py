@@ -26,6 +26,7 @@ from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.explain import ELSEWHERE, explain
 from breakgraph.segments.graph import BreakableGraph
+from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.replay import Replay
@@ -75,6 +76,12 @@ class Capture(Owner):
     def in_segment(self) -> bool:
         return self._recorder is not None and self._recorder.phase is Phase.SEGMENT
 
+    @property
+    def valid_rows(self) -> int | None:
+        """Real rows of the call that is captured, for its breaks (C22); a segment would bake them."""
+        recorder = self._recorder
+        return recorder.valid_rows if recorder is not None and recorder.phase is Phase.BREAK else None
+
     def selects(self, tag: str | None) -> bool:
         """Whether a break point with ``tag`` splits the forward here and now (C9, C20)."""
         return self.in_segment and (self._break_on is None or tag in self._break_on)
@@ -111,10 +118,15 @@ class Capture(Owner):
 
     # entering ---------------------------------------------------------------------------------------------
     def enter(
-        self, stream: object, aux: Iterable[object], arena: Arena | None, framework_names: Iterable[str] | None
+        self,
+        stream: object,
+        aux: Iterable[object],
+        arena: Arena | None,
+        framework_names: Iterable[str] | None,
+        held: Held | None = None,
     ) -> None:
         try:
-            self._enter(stream, aux, arena, framework_names)
+            self._enter(stream, aux, arena, framework_names, held)
         except BaseException as error:
             begun = self.graph.state is GraphState.CAPTURING
             self.drain(error, refused=not begun and not isinstance(error, DriverError))
@@ -138,7 +150,12 @@ class Capture(Owner):
         add_notes(error, notes)
 
     def _enter(
-        self, stream: object, aux: Iterable[object], arena: Arena | None, framework_names: Iterable[str] | None
+        self,
+        stream: object,
+        aux: Iterable[object],
+        arena: Arena | None,
+        framework_names: Iterable[str] | None,
+        held: Held | None,
     ) -> None:
         driver = self._driver
         context = self._context = driver.ensure_context()
@@ -155,7 +172,10 @@ class Capture(Owner):
             for one in given:
                 refuse_capturing(driver, one, use)
                 refuse_foreign(driver, place.event.handle, one, use)
-        callers = [one for one in framework_streams(driver, self._frameworks) if one != self.stream]
+        current = framework_streams(driver, self._frameworks)
+        if held is not None and held.stream not in current:
+            current.append(held.stream)
+        callers = [one for one in current if one != self.stream]
         for caller in callers:
             refuse_capturing(driver, caller, "waited for")
         arena = arena if arena is not None else default_arena(driver, context)
@@ -167,10 +187,14 @@ class Capture(Owner):
             )
         # What undoes a step is promised before the step, so that an interrupt in between loses nothing.
         self._arena = arena
+        if held is None:
+            self._undo.append(("", partial(arena.release, self)))
+            arena.acquire(self, self.stream)
+            arena.begin_capture(self._footprint)
+            self._undo.append(("marking the arena's last use", lambda: arena.record_use(self.stream)))
+        else:
+            self._footprint = held.footprint or held.begin_capture()
         self._footprint.label = self.graph.name or f"the graph captured at {site()}"
-        self._undo.append(("", partial(arena.release, self)))
-        arena.acquire(self, self.stream, self._footprint)
-        self._undo.append(("marking the arena's last use", lambda: arena.record_use(self.stream)))
         self._undo.append(("", partial(resume_collector, self)))
         pause_collector(self)
         for caller in callers:
@@ -193,7 +217,8 @@ class Capture(Owner):
             measures_execs=self._options.debug,
         )
         holdings.kept += kept
-        self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options)
+        rows = None if held is None else held.valid_rows
+        self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options, rows)
         self.graph.begin(holdings, self.stream)
         self._recorder.begin_segment()
 

@@ -65,8 +65,16 @@ class Options:
 class Recorder:
     """Records steps into a graph's `Holdings`, which own every handle from the moment it exists."""
 
-    def __init__(self, holdings: Holdings, frameworks: Iterable[Framework], stream: int, options: Options) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        frameworks: Iterable[Framework],
+        stream: int,
+        options: Options,
+        valid_rows: int | None = None,
+    ) -> None:
         self.phase = Phase.BETWEEN
+        self.valid_rows = valid_rows
         self.context_published = current_forward() is not None
         self.nodes = 0
         footprint = holdings.footprint
@@ -214,18 +222,18 @@ class Recorder:
                     value, landed = self._land(point, destination, result, arguments)
                 del result  # before a segment is open: its end may free memory on this very stream
             self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
-        self._holdings.steps.append(
-            Break(
-                index=self._breaks,
-                name=point.name,
-                tag=point.tag,
-                site=site,
-                function=point.function,
-                arguments=arguments,
-                landed=landed,
-                rows=point.rows,
-            )
+        recorded = Break(
+            index=self._breaks,
+            name=point.name,
+            tag=point.tag,
+            site=site,
+            function=point.function,
+            arguments=arguments,
+            landed=landed,
+            rows=point.rows,
         )
+        recorded.scrub(self._driver, self.valid_rows, self._stream)
+        self._holdings.steps.append(recorded)
         self._breaks += 1
         self.phase = Phase.BETWEEN
         self.begin_segment()

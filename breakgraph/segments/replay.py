@@ -24,6 +24,7 @@ from breakgraph.frameworks.base import ScopedStreams, scoped
 from breakgraph.memory.turn import this_thread
 from breakgraph.segments.backlog import HALF, backlog_of
 from breakgraph.segments.context import current_forward
+from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.landing import Place
 from breakgraph.segments.state import Running, here
@@ -140,31 +141,42 @@ class Replay:
             restore_context(self.driver, self._context)
 
     def _run_step_by_step(self, graph: BreakableGraph, stream: int, valid_rows: int | None) -> None:
-        arena, aux, replays = self._arena, self._aux, here.replays
-        running = Running(self, stream, valid_rows, here.capture)
-        try:
-            arena.acquire(running, stream)
+        with Held(self._arena, stream, valid_rows, self) as held:
             if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
                 graph.check_replayable(valid_rows)
+            self._run_steps(held)
+
+    def run_in(self, held: Held) -> None:
+        """One replay in a turn of the arena that somebody has taken for more than that."""
+        for aux in self._aux.handles:
+            refuse_capturing(self.driver, aux, "waited for")
+        held.replay = self
+        try:
+            with in_context(self.driver, self._context):
+                self._run_steps(held)
+        finally:
+            held.replay = None
+
+    def _run_steps(self, running: Running) -> None:
+        aux, replays, stream = self._aux, here.replays, running.stream
+        try:
             replays.append(weakref.ref(running))
-            self._place.valid_rows = valid_rows
+            self._place.valid_rows = running.valid_rows
             self._backlog.add(self._launches, stream)
             aux.lead(stream)
             try:
-                self._run_where_current(self._plain if valid_rows is None else self._sequence_with_rows(), stream)
+                sequence = self._plain if running.valid_rows is None else self._sequence_with_rows()
+                self._run_where_current(sequence, stream)
             except BaseException as error:
                 notes: list[str] = []  # what the break that raised has left on the aux streams is joined too
                 attempt(notes, "joining the aux streams", partial(aux.lead, stream))
                 attempt(notes, "letting the aux streams wait", partial(aux.follow, stream))
-                attempt(notes, "marking the arena's last use", partial(arena.record_use, stream))
                 add_notes(error, notes)
                 raise
             aux.follow(stream)
-            arena.record_use(stream)
         finally:
             if replays and replays[-1]() is running:
                 replays.pop()
-            arena.release(running)
 
     def _sequence_with_rows(self) -> Sequence:
         if self._with_rows is None:

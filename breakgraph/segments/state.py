@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from breakgraph.driver import StreamHandle
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from breakgraph.segments.open_capture import Capture
     from breakgraph.segments.replay import Replay
 
-__all__ = ["GraphState", "Running", "current_stream", "here", "is_capturing"]
+__all__ = ["GraphState", "Running", "current_stream", "here", "inert_scope", "is_capturing"]
 
 
 class GraphState(enum.StrEnum):
@@ -36,21 +38,21 @@ class Running(Owner):
     Attributes
     ----------
     replay
-        What it replays.
+        What it replays; None where the turn was taken for more than that, and it is not under way.
     inside
         The capture in one of whose breaks it runs.
     """
 
     __slots__ = ("inside", "replay", "stream", "valid_rows")
 
-    def __init__(self, replay: Replay, stream: int, valid_rows: int | None, inside: Capture | None) -> None:
+    def __init__(self, replay: Replay | None, stream: int, valid_rows: int | None, inside: Capture | None) -> None:
         self.replay = replay
         self.stream = stream
         self.valid_rows = valid_rows
         self.inside = inside
 
     def check(self, holder: Owner) -> None:
-        if isinstance(holder, Running) and holder.replay is self.replay:
+        if self.replay is not None and isinstance(holder, Running) and holder.replay is self.replay:
             raise CaptureStateError(
                 "the graph is being replayed by another thread",
                 why="both would write the same arrays (C24)",
@@ -76,6 +78,17 @@ class _Here(threading.local):
 
 
 here = _Here()  #: the calling thread's own (C4, C19)
+
+
+@contextmanager
+def inert_scope() -> Iterator[None]:
+    """A forward runs here without being captured, and `current_stream` tells it where."""
+    scope = object()
+    here.inert.append(scope)
+    try:
+        yield
+    finally:
+        here.inert = [one for one in here.inert if one is not scope]
 
 
 def is_capturing() -> bool:

@@ -200,6 +200,12 @@ class Break:
 
         return call
 
+    def scrub(self, driver: Driver, rows: int | None, stream: int) -> None:
+        """Zero the padding of its destinations, from ``rows`` on, unless it has opted out (C22)."""
+        if rows is not None and self._rows:
+            for array in self._landed.targets:
+                row_scrubber(driver, array)(rows, stream)
+
     def __repr__(self) -> str:
         tag = f", tag {self.tag!r}" if self.tag else ""
         return f"<Break {self.index} {self.name!r}: {self.landing}{tag}>"
