@@ -13,8 +13,9 @@ from breakgraph.segments.context import active_forward, current_forward, current
 from breakgraph.segments.destinations import IN_PLACE, INFER, NO_WRITEBACK
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.graph import BreakableGraph
-from breakgraph.segments.padding import scrub_padding_tail, slice_to_real_rows
+from breakgraph.segments.padding import scrub_padding_tail, size_ladder, slice_to_real_rows
 from breakgraph.segments.state import current_stream, is_capturing
+from breakgraph.service.graphed import graphed
 
 __version__ = "0.1.0"
 
@@ -38,7 +39,9 @@ __all__ = [
     "current_valid_rows",
     "driver",
     "errors",
+    "graphed",
     "is_capturing",
     "scrub_padding_tail",
+    "size_ladder",
     "slice_to_real_rows",
 ]

@@ -25,6 +25,7 @@ __all__ = [
     "DriverError",
     "DriverNotFound",
     "ExecUpdateRefused",
+    "InputMoved",
     "NotCopyable",
     "OutOfMemory",
     "ShapeMismatch",
@@ -214,6 +215,15 @@ class Unrecorded(BreakgraphError):
 
 class CaptureStateError(BreakgraphError):
     """A capture or a graph was used in a state that does not allow it (E2)."""
+
+
+class InputMoved(BreakgraphError):
+    """An input of a graphed function that was declared static is not where it was at capture."""
+
+    why = "a static input is not copied: the graph reads the address that it has baked"
+    remedy = (
+        "write the new values into the array that was captured, leave it out of static=, or reset() and capture anew"
+    )
 
 
 class CaptureFailed(BreakgraphError):

@@ -29,7 +29,6 @@ from support import (
 
 import breakgraph as bg
 from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureStateError
-from breakgraph.segments.padding import size_ladder
 
 ROWS, WIDTH = 8, 16
 
@@ -403,21 +402,21 @@ def test_slicing_keeps_none_and_an_array_that_is_already_that_long(driver: Any, 
 
 
 def test_ladders_end_at_the_maximum_and_waste_little() -> None:
-    assert list(size_ladder(2048, enabled=False)) == []
+    assert list(bg.size_ladder(2048, enabled=False)) == []
     for maximum in (8192, 2048, 1500, 257, 3, 1):
-        sizes = list(size_ladder(maximum))
+        sizes = list(bg.size_ladder(maximum))
         assert sizes[-1] == maximum
         assert sizes == sorted(set(sizes))
         for size, after in itertools.pairwise(sizes):
             assert after - size <= 512
             assert size < 256 or after - size <= max(size / 8, 16)
-    assert list(size_ladder(2048, [256, 1024, 4096])) == [256, 1024, 2048]
+    assert list(bg.size_ladder(2048, [256, 1024, 4096])) == [256, 1024, 2048]
 
 
 def test_a_ladder_of_no_rows_is_refused() -> None:
     for maximum in (0, -1):
         with pytest.raises(ValueError, match="at least 1"):
-            size_ladder(maximum)
+            bg.size_ladder(maximum)
 
 
 # --- a service by hand ----------------------------------------------------------------------------------------
@@ -435,7 +434,7 @@ def test_sizes_captured_at_first_sight_serve_every_batch_from_one_arena(driver: 
     def forward(a: Any, ctx: Any) -> Any:
         return normalized(product(normalized(product(a, w0), ctx), w1), ctx) + 1
 
-    sizes = list(size_ladder(16, [4, 8, 16]))
+    sizes = list(bg.size_ladder(16, [4, 8, 16]))
     for scale, n in enumerate((3, 4, 5, 8, 11, 16, 1), start=1):
         batch = random.standard_normal((n, WIDTH)).astype(np.float32)
         size = next(size for size in sizes if size >= n)

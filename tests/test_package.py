@@ -22,7 +22,7 @@ import breakgraph as bg
 
 PACKAGE = ROOT / "breakgraph"
 PROBES = sorted(path.name for path in (ROOT / "probes").glob("*.py"))
-ROOMS = ("errors", "driver", "frameworks", "memory", "segments", "inspect")
+ROOMS = ("errors", "driver", "frameworks", "memory", "segments", "service", "inspect")
 FACADE = len(ROOMS)  # `import breakgraph`: for the command, the demo and users
 CALLERS = ("cli", "compare", "demo", "doctor", "record", "__main__")
 

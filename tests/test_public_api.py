@@ -41,8 +41,10 @@ NAMES = {
     "current_valid_rows",
     "driver",
     "errors",
+    "graphed",
     "is_capturing",
     "scrub_padding_tail",
+    "size_ladder",
     "slice_to_real_rows",
 }
 
@@ -53,7 +55,7 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert hasattr(bg, name)
 
 
-@pytest.mark.parametrize("name", ["graphed", "report", "profile", "verify"])
+@pytest.mark.parametrize("name", ["report", "profile", "verify"])
 def test_names_of_later_issues_are_absent(name: str) -> None:
     assert not hasattr(bg, name)
 
@@ -136,6 +138,29 @@ def test_cells_and_arenas_have_their_names() -> None:
     assert parameters(bg.Arena.wake) == {}
 
 
+def test_graphed_has_its_parameters_and_names() -> None:
+    found = parameters(bg.graphed)
+    assert (found.pop("function"), found.pop("options")) == (None, EMPTY)
+    assert found == {
+        "buckets": None,
+        "batched": None,
+        "static": (),
+        "slice_outputs": True,
+        "copy_outputs": True,
+        "max_graphs": 128,
+        "fallback": "warn",
+        "warmup": 1,
+        "arena": None,
+        "name": None,
+    }
+    service = bg.graphed(lambda x: x)
+    assert parameters(service.reset) == parameters(service.close) == {}
+    assert service.graphs == ()
+    for name in ("calls", "hits", "captures", "fallbacks", "rows", "padded_rows", "padding", "by_size"):
+        assert hasattr(service.stats, name)
+    assert parameters(bg.size_ladder) == {"maximum": EMPTY, "sizes": None, "enabled": True}
+
+
 def test_copies_and_helpers_have_their_parameters() -> None:
     assert parameters(bg.copy_output) == {"dst": EMPTY, "src": EMPTY}
     assert callable(bg.copy_output.register)
@@ -174,7 +199,7 @@ def test_sentinels_name_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", ["capture", "break_point", "break_here", "break_graph", "BreakableGraph", "Cell", "Arena"]
+    "thing", ["capture", "break_point", "break_here", "break_graph", "BreakableGraph", "Cell", "Arena", "graphed"]
 )
 def test_public_things_have_docstrings(thing: str) -> None:
     assert len(inspect.getdoc(getattr(bg, thing)) or "") > 40
