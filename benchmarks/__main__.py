@@ -22,6 +22,7 @@ from benchmarks import (
     _landing,
     _replay,
     _transformer,
+    graphed,
     joins,
     memory,
     plots,
@@ -42,6 +43,7 @@ FAMILIES: dict[str, tuple[str, Measure]] = {
     "transformer": ("speed", _transformer.measure),
     "memory": ("memory", memory.measure),
     "joins": ("joins", joins.measure),
+    "graphed": ("graphed", graphed.measure),
 }
 
 
