@@ -1,0 +1,1 @@
+"""The parts of ``examples/minilm.py``: read `model` and `encoder` first, they are the example."""
