@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # a checkout that is not installed will do
 
-from minilm.encoder import Encoder  # the folder beside this script
+from minilm.encoder import Encoder, Inputs  # the folder beside this script
 from minilm.measure import both_ways, measure, nearest_pairs, reference
 from minilm.model import SEGMENTS
 from minilm.report import Report
@@ -69,12 +69,13 @@ def main(argv: list[str] | None = None) -> int:
             found = measure(encoder, tokens, size, rounds=args.rounds or (1 if on_sim else 9))
             report.add_values(f"batches of {size}", found.eager, found.replayed, expected)
             report.add_speed(found)
-        report.add_graphs("attention as a break", encoder.graphs, SEGMENTS)
+        report.add_graphs("attention as a break", encoder.graphed.graphs, SEGMENTS)
+        report.add_calls(encoder.graphed.stats)
         report.add_pairs(nearest_pairs(found.replayed, PAIRS), sentences)
     with report.part("break_on=()"), closing(Encoder(weights, break_on=())) as encoder:
         batch = next(batches(tokens, BATCHES[-1]))
-        report.add_values("break_on=()", *both_ways(encoder, batch), expected[: len(batch.lengths)])
-        report.add_graphs("break_on=()", encoder.graphs, 1)
+        report.add_values("break_on=()", *both_ways(encoder, Inputs.of(batch)), expected[: len(batch.lengths)])
+        report.add_graphs("break_on=()", encoder.graphed.graphs, 1)
     print(report.text, end="")
     if args.json:
         report.write(args.json)

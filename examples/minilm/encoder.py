@@ -1,98 +1,83 @@
-"""Graphs by size: the forward captured once for each number of tokens on a ladder, and replayed for what fits."""
+"""The forward with a graph for each size, and without one: `breakgraph.graphed` pads, captures and replays."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import breakgraph as bg
 
 from .model import forward
-from .text import LONGEST, Batch
-from .weights import WIDTH, Weights
+from .text import Batch
+from .weights import Weights
 
-__all__ = ["SIZES", "Encoder", "Size"]
+__all__ = ["SENTENCES_AT_MOST", "SIZES", "Encoder", "Inputs"]
 
-#: Tokens that a graph has room for.
-SIZES = (16, 32, 48, 64, 96, 128, 192, LONGEST, 384, 512, 768, 1024, 1536, 2048)
+SENTENCES_AT_MOST = 128  # of a batch
+SIZES = bg.size_ladder(2048)  # tokens that a graph has room for
 
-_SHORTEST = 2  # a sentence has a token that begins it and one that ends it
+
+class Inputs(NamedTuple):
+    """A batch on the device."""
+
+    tokens: Any  #: (tokens, 2), int32
+    starts: Any  #: (SENTENCES_AT_MOST + 1,), int32
+    batch: Batch
+
+    @classmethod
+    def of(cls, batch: Batch) -> Inputs:
+        """Copy a batch to the device. Raises `BreakgraphError` for more sentences than there is room for."""
+        put = bg.array_namespace().asarray
+        room = SENTENCES_AT_MOST - len(batch.lengths)
+        if room < 0:
+            raise bg.errors.BreakgraphError(
+                f"a batch of {len(batch.lengths)} sentences was given, and there is room for {SENTENCES_AT_MOST}",
+                remedy="encode fewer at a time",
+            )
+        return cls(put(batch.tokens), put(np.pad(batch.starts, (0, room), mode="edge")), batch)
+
+    def padded(self) -> Inputs:
+        """With as many rows as the graph has that serves them: only of the same shapes come the same bits."""
+        size = SIZES[bisect_left(SIZES, len(self.tokens))]
+        tokens = bg.array_namespace().zeros((size, 2), np.int32)
+        tokens[: len(self.tokens)] = self.tokens
+        return self._replace(tokens=tokens)
 
 
 class Encoder:
-    """The encoder at every size that it has met; memory of all graphs is one arena."""
+    """Turns batches of sentences into unit vectors.
+
+    Attributes
+    ----------
+    graphed
+        The forward that captures itself: one graph for each size that has been met, and one arena for all of them.
+    """
 
     def __init__(self, weights: Weights, break_on: Collection[str] | None = None) -> None:
-        self._weights = weights
-        self._break_on = break_on
-        self._sizes: dict[int, Size] = {}
+        self._forward = partial(forward, weights)
+        self.graphed = bg.graphed(
+            self._forward,
+            buckets=SIZES,
+            batched="tokens",
+            slice_outputs=False,  # its rows are sentences, not tokens
+            break_on=break_on,
+            frozen="refuse",
+            name="minilm",
+        )
 
-    def size(self, batch: Batch) -> Size:
-        """The least size that has room for a batch, holding it; captured when it is met for the first time.
+    def eager(self, inputs: Inputs) -> Any:
+        """The vectors of a batch, (sentences, WIDTH), without a graph."""
+        return self._forward(*inputs)[: len(inputs.batch.lengths)]
 
-        Raises `BreakgraphError` for a batch that none has room for.
-        """
-        at = bisect_left(SIZES, batch.tokens)
-        if at == len(SIZES):
-            raise bg.errors.BreakgraphError(
-                f"{batch.tokens} tokens are more than the largest size holds, which is {SIZES[-1]}",
-                remedy="encode fewer sentences at a time",
-            )
-        found = self._sizes.get(SIZES[at])
-        if found is None:
-            found = self._sizes[SIZES[at]] = Size(self._weights, SIZES[at])
-            found.fill(batch)
-            found.capture(self._break_on)
-        else:
-            found.fill(batch)
-        return found
-
-    @property
-    def graphs(self) -> list[bg.BreakableGraph]:
-        """A graph for each size that has been met."""
-        return [size.graph for size in self._sizes.values()]
+    def __call__(self, inputs: Inputs) -> Any:
+        """The vectors of a batch, (sentences, WIDTH): captured at the first sight of a size, replayed after."""
+        with bg.active_forward(inputs.batch):
+            return self.graphed(*inputs)[: len(inputs.batch.lengths)]
 
     def close(self) -> None:
         """Destroy the graphs."""
-        for graph in self.graphs:
-            graph.close()
-
-
-class Size:
-    """One size: arrays that stay where they are, and the graph that reads and writes them."""
-
-    def __init__(self, weights: Weights, tokens: int) -> None:
-        xp = bg.array_namespace()
-        self._weights = weights
-        self._ids, self._positions = (xp.zeros(tokens, np.int32) for _ in range(2))
-        self._starts = xp.zeros(tokens // _SHORTEST + 1, np.int32)
-        self.out = xp.zeros((tokens // _SHORTEST, WIDTH), np.float32)  #: a row for each sentence
-        self.graph = bg.BreakableGraph(f"{tokens} tokens")
-
-    def fill(self, batch: Batch) -> None:
-        """Copy a batch to the device."""
-        self._batch = batch
-        for array, values in ((self._ids, batch.ids), (self._positions, batch.positions)):
-            array[: batch.tokens].set(values)
-        room = len(self._starts) - len(batch.starts)
-        self._starts.set(np.pad(batch.starts, (0, room), mode="edge"))  # a sentence that is not there has no tokens
-
-    def eager(self) -> None:
-        """Encode the batch without a graph."""
-        forward(self._weights, self._ids, self._positions, self._starts, self._batch, self.out)
-
-    def capture(self, break_on: Collection[str] | None) -> None:
-        """Capture the forward; what it computes of the batch meanwhile is right."""
-        self.eager()  # what is loaded at its first use is loaded now: kernels and cuBLAS
-        with (
-            bg.active_forward(self._batch),
-            bg.capture(self.graph, break_on=break_on, frozen="refuse"),
-        ):
-            self.eager()
-
-    def replay(self) -> None:
-        """Encode the batch by the graph."""
-        with bg.active_forward(self._batch):
-            self.graph.replay()
+        self.graphed.close()

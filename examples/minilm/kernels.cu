@@ -36,13 +36,13 @@ __device__ void store_normalized(const float (&x)[MINE], const float* norm, REAL
     }
 }
 
-// out = normalized(words[ids] + places[positions]).  Grid (rows / ROWS), block (WARP, ROWS).
-extern "C" __global__ void embed(int rows, const int* ids, const int* positions, const REAL* words, const REAL* places,
-                                 const float* norm, REAL* out) {
+// out = normalized(words[tokens.x] + places[tokens.y]).  Grid (rows / ROWS), block (WARP, ROWS).
+extern "C" __global__ void embed(int rows, const int2* tokens, const REAL* words, const REAL* places, const float* norm,
+                                 REAL* out) {
     const int row = blockIdx.x * ROWS + threadIdx.y;
     if (row >= rows) return;
-    const REAL* word = words + ids[row] * WIDTH;
-    const REAL* place = places + positions[row] * WIDTH;
+    const REAL* word = words + tokens[row].x * WIDTH;
+    const REAL* place = places + tokens[row].y * WIDTH;
     float x[MINE];
     for (int i = 0; i < MINE; ++i) x[i] = float(word[i * WARP + threadIdx.x]) + float(place[i * WARP + threadIdx.x]);
     store_normalized(x, norm, out + row * WIDTH);

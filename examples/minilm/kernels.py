@@ -23,7 +23,7 @@ class Kernels(Protocol):
     def matmul(self, a: Any, b: Any, *, out: Any) -> Any:
         """The product of two matrices."""
 
-    def embed(self, ids: Any, positions: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
+    def embed(self, tokens: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
         """``out`` becomes the normalized sum of each token's word and place."""
 
     def add_norm(self, x: Any, bias: Any, residual: Any, norm: Any) -> None:

@@ -33,10 +33,9 @@ class CudaKernels:
 
     matmul = staticmethod(matmul)
 
-    def embed(self, ids: Any, positions: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
+    def embed(self, tokens: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
         rows = len(out)
-        args = (np.int32(rows), ids, positions, words, places, norm, out)
-        self._embed((-(-rows // _ROWS),), (_WARP, _ROWS), args)
+        self._embed((-(-rows // _ROWS),), (_WARP, _ROWS), (np.int32(rows), tokens, words, places, norm, out))
 
     def add_norm(self, x: Any, bias: Any, residual: Any, norm: Any) -> None:
         rows = len(x)

@@ -24,8 +24,8 @@ class SimKernels:
 
     matmul = staticmethod(np.matmul)
 
-    def embed(self, ids: Any, positions: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
-        _launch(embed, reads=(ids, positions, words, places, norm), writes=(out,))
+    def embed(self, tokens: Any, words: Any, places: Any, norm: Any, out: Any) -> None:
+        _launch(embed, reads=(tokens, words, places, norm), writes=(out,))
 
     def add_norm(self, x: Any, bias: Any, residual: Any, norm: Any) -> None:
         _launch(add_norm, reads=(bias, residual, norm), writes=(x,))
@@ -54,10 +54,8 @@ def _launch(kernel: Callable[..., None], *, reads: tuple[Any, ...], writes: tupl
     driver.launch(framework.current_stream(), kernel, reads=reads, writes=writes)
 
 
-def embed(
-    ids: HostArray, positions: HostArray, words: HostArray, places: HostArray, norm: HostArray, out: HostArray
-) -> None:
-    out[:] = normalized(words[ids].astype(np.float32) + places[positions], norm)
+def embed(tokens: HostArray, words: HostArray, places: HostArray, norm: HostArray, out: HostArray) -> None:
+    out[:] = normalized(words[tokens[:, 0]].astype(np.float32) + places[tokens[:, 1]], norm)
 
 
 def add_norm(bias: HostArray, residual: HostArray, norm: HostArray, x: HostArray) -> None:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import breakgraph as bg
 
-from .encoder import Encoder
-from .text import Batch, HostArray, batches
+from .encoder import Encoder, Inputs
+from .text import HostArray, batches
 
 __all__ = ["Measured", "both_ways", "cosines", "measure", "nearest_pairs", "reference"]
 
@@ -31,43 +32,35 @@ class Measured:
     replay_seconds: float
 
 
-def measure(encoder: Encoder, tokens: Sequence[HostArray], size: int, rounds: int) -> Measured:
+def measure(encoder: Encoder, sentences: Sequence[HostArray], size: int, rounds: int) -> Measured:
     """Encode all sentences in batches of ``size``, without a graph and by replay.
 
-    Timed is the forward alone, from tokens on the device to vectors on the device, and each batch is waited for.
+    Timed is the forward, from tokens on the device to vectors on the device, and each batch is waited for. Without a
+    graph nothing is padded.
     """
-    all_batches = list(batches(tokens, size))
-    found = [both_ways(encoder, batch) for batch in all_batches]
-    seconds = []
-    for _ in range(rounds):
-        eager = replay = 0.0
-        for batch in all_batches:
-            holding = encoder.size(batch)
-            eager += _timed(holding.eager)
-            replay += _timed(holding.replay)
-        seconds.append((eager, replay))
-    eager, replay = map(statistics.median, zip(*seconds, strict=True))
-    return Measured(size, *map(np.concatenate, zip(*found, strict=True)), eager, replay)
+    everything = [Inputs.of(batch) for batch in batches(sentences, size)]
+    eager, replayed = zip(*(both_ways(encoder, inputs) for inputs in everything), strict=True)
+
+    def seconds(encode: Callable[[Inputs], Any]) -> float:
+        return sum(_timed(encode, inputs) for inputs in everything)
+
+    timed = [(seconds(encoder.eager), seconds(encoder)) for _ in range(rounds)]
+    eager_seconds, replay_seconds = map(statistics.median, zip(*timed, strict=True))
+    return Measured(size, np.concatenate(eager), np.concatenate(replayed), eager_seconds, replay_seconds)
 
 
-def both_ways(encoder: Encoder, batch: Batch) -> tuple[HostArray, HostArray]:
-    """The vectors of a batch, encoded without a graph and by replay."""
-    holding = encoder.size(batch)
-
-    def vectors(encode: Callable[[], None]) -> HostArray:
-        holding.out.fill(np.nan)
-        encode()
-        found: HostArray = holding.out.get()[: len(batch.lengths)]
-        return found
-
-    return vectors(holding.eager), vectors(holding.replay)
+def both_ways(encoder: Encoder, inputs: Inputs) -> tuple[HostArray, HostArray]:
+    """The vectors of a batch without a graph, of as many rows as the graph has, and by replay."""
+    eager = encoder.eager(inputs.padded()).get()
+    encoder(inputs)  # if the size is new, this is its capture
+    return eager, encoder(inputs).get()
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _timed(encode: Callable[[Inputs], Any], inputs: Inputs) -> float:
     driver = bg.driver.current()
     driver.synchronize()
     start = time.perf_counter()
-    work()
+    encode(inputs)
     driver.synchronize()
     return time.perf_counter() - start
 

@@ -59,7 +59,14 @@ class Report:
             ("segments", {len(graph.segments) for graph in graphs}, segments),
             ("breaks", {len(graph.breaks) for graph in graphs}, segments - 1),
         ):
-            self._add(f"{title}: {what} of each", max(counts), "count", bound=wanted, holds=counts == {wanted})
+            most = max(counts, default=0)
+            self._add(f"{title}: {what} of each", most, "count", bound=wanted, holds=counts == {wanted})
+
+    def add_calls(self, stats: Any) -> None:
+        """Tell of the calls of the function that captures itself, none of which may have been without a graph."""
+        self._add("calls", stats.calls, "count")
+        self._add("calls without a graph", sum(stats.fallbacks.values()), "count", bound=0)
+        self._add("rows that were padding", stats.padding, "ratio")
 
     def add_values(self, title: str, eager: HostArray, replayed: HostArray, reference: HostArray) -> None:
         """Hold replayed vectors against eager ones, bit for bit, and both against the reference."""
@@ -75,7 +82,7 @@ class Report:
         self._add(f"{title}: eager", len(found.eager) / found.eager_seconds, "sentences/s")
         self._add(f"{title}: replayed", len(found.eager) / found.replay_seconds, "sentences/s")
         bound = FASTER if self._on_gpu and found.size <= FASTER_UP_TO else None
-        self._add(f"{title}: replay is faster", times, "times", bound=bound, holds=times >= FASTER)
+        self._add(f"{title}: speed-up by replay", times, "times", bound=bound, holds=times >= FASTER)
 
     def add_pairs(self, pairs: Sequence[tuple[float, int, int]], sentences: Sequence[str]) -> None:
         """Tell which sentences are nearest to each other."""

@@ -13,30 +13,26 @@ import breakgraph as bg
 
 from .weights import Folder
 
-__all__ = ["LONGEST", "SENTENCES", "Batch", "HostArray", "batches", "read_sentences", "tokenize"]
+__all__ = ["SENTENCES", "Batch", "HostArray", "batches", "read_sentences", "tokenize"]
 
 SENTENCES = Path(__file__).parent / "sentences.txt"
 
-LONGEST = 256  # tokens of a sentence, with those that begin and end it; what comes after is cut off, as in training
+_LONGEST = 256  # tokens of a sentence, with those that begin and end it; what comes after is cut off, as in training
 
 HostArray = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The forward context: the tokens of some sentences, one sentence after the other, with nothing in between."""
+    """The forward context: some sentences, one after the other, with nothing in between."""
 
-    ids: HostArray  #: (tokens,), int32
+    words: HostArray  #: (tokens,), int32
     lengths: tuple[int, ...]  #: tokens of each sentence
 
     @property
-    def tokens(self) -> int:
-        return len(self.ids)
-
-    @property
-    def positions(self) -> HostArray:
-        """(tokens,), int32: each token's place in its sentence."""
-        return np.concatenate([np.arange(length, dtype=np.int32) for length in self.lengths])
+    def tokens(self) -> HostArray:
+        """(tokens, 2), int32: each token's word, and its place in its sentence."""
+        return np.stack([self.words, np.concatenate([*map(np.arange, self.lengths)])], axis=1, dtype=np.int32)
 
     @property
     def starts(self) -> HostArray:
@@ -44,13 +40,13 @@ class Batch:
         return np.cumsum([0, *self.lengths], dtype=np.int32)
 
 
-def read_sentences(path: Path = SENTENCES) -> list[str]:
+def read_sentences() -> list[str]:
     """One sentence a line; empty lines are there for the reader."""
-    return [line for line in path.read_text().splitlines() if line]
+    return [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line]
 
 
 def tokenize(folder: Folder, sentences: Sequence[str]) -> list[HostArray]:
-    """The token ids of each sentence, int32.
+    """The words of each sentence as the model numbers them, int32.
 
     Raises `BreakgraphError` where tokenizers is not installed.
     """
@@ -62,12 +58,12 @@ def tokenize(folder: Folder, sentences: Sequence[str]) -> list[HostArray]:
         ) from error
     tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(LONGEST)
+    tokenizer.enable_truncation(_LONGEST)
     return [np.asarray(encoding.ids, np.int32) for encoding in tokenizer.encode_batch(list(sentences))]
 
 
-def batches(tokens: Sequence[HostArray], size: int) -> Iterator[Batch]:
-    """Batches of ``size`` sentences, in order; the last may be smaller."""
-    for start in range(0, len(tokens), size):
-        some = tokens[start : start + size]
+def batches(sentences: Sequence[HostArray], size: int) -> Iterator[Batch]:
+    """Batches of ``size`` tokenized sentences, in order; the last may be smaller."""
+    for start in range(0, len(sentences), size):
+        some = sentences[start : start + size]
         yield Batch(np.concatenate(some), tuple(map(len, some)))
