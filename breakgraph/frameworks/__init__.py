@@ -131,10 +131,16 @@ _by_type: dict[tuple[str, type], Framework] = {}
 def register(framework: Framework) -> None:
     """Let arrays and streams of one more library take part in captures on its driver.
 
-    It is asked before those that are known already, so it may claim subclasses of their arrays. Register it before
-    captures begin.
+    Parameters
+    ----------
+    framework
+        It is asked before those that are known already, so it may claim subclasses of their arrays. Register it
+        before captures begin.
 
-    Raises `BreakgraphError` where the name is taken.
+    Raises
+    ------
+    BreakgraphError
+        Its name is taken.
     """
     global _KNOWN
     if framework.name in _KNOWN:
@@ -147,9 +153,19 @@ def register(framework: Framework) -> None:
 
 
 def taking_part(driver: Driver, names: Iterable[str] | None = None) -> tuple[Framework, ...]:
-    """The frameworks of ``driver`` that the program has imported, or those named.
+    """The frameworks that take part in a capture.
 
-    Raises `BreakgraphError` for a name that is unknown or belongs to another driver, or whose library is missing.
+    Parameters
+    ----------
+    driver
+        Those of this driver.
+    names
+        These; by default all whose library the program has imported.
+
+    Raises
+    ------
+    BreakgraphError
+        A name is unknown or belongs to another driver, or its library is missing.
     """
     if names is None:
         return tuple(known.get() for known in _of_driver(driver) if known.imported)
@@ -159,7 +175,7 @@ def taking_part(driver: Driver, names: Iterable[str] | None = None) -> tuple[Fra
 
 
 def of(obj: object, driver: Driver) -> Framework | None:
-    """The framework of an array on ``driver``; None for anything else."""
+    """The framework of ``obj``, if that is an array on ``driver``; None for anything else."""
     if type(obj) in _PLAIN:
         return None
     key = (driver.name, type(obj))

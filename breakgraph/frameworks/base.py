@@ -25,9 +25,12 @@ class Block(Protocol):
     """Memory handed to a framework: it is given back when the last array over it has died."""
 
     @property
-    def ptr(self) -> int: ...
+    def ptr(self) -> int:
+        """Its address."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Its size in bytes."""
 
 
 class Allocate(Protocol):
@@ -37,7 +40,8 @@ class Allocate(Protocol):
     def arena(self) -> object:
         """The arena that it comes from: one and the same for graphs that share memory."""
 
-    def __call__(self, nbytes: int) -> Block: ...
+    def __call__(self, nbytes: int) -> Block:
+        """A block of at least ``nbytes`` bytes."""
 
 
 class Framework(Protocol):
@@ -73,14 +77,14 @@ class Framework(Protocol):
 
     @abstractmethod
     def over(self, region: Region, owner: object = None) -> Array:
-        """An array over given memory. It, and every view of it, keeps ``owner`` alive, and nothing else."""
+        """An array over the memory of ``region``. It, and every view of it, keeps ``owner`` alive, and nothing else."""
 
     def like(self, array: Array, region: Region, owner: object = None) -> Array:
-        """`over`, with whatever else makes ``array`` what it is (a subclass, a device)."""
+        """``over(region, owner)``, with whatever else makes ``array`` what it is (a subclass, a device)."""
         return self.over(region, owner)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A new C-contiguous array of a dtype that `view` has told, from its current allocator.
+        """A new C-contiguous array of this ``shape``, of a ``dtype`` that `view` has told, from its current allocator.
 
         By default memory of the driver's own.
         """
@@ -91,14 +95,14 @@ class Framework(Protocol):
         return self.over(Region.contiguous_at(memory.ptr, shape, dtype), memory)
 
     def copy(self, dst: Array, src: Array, stream: int) -> None:
-        """Copy elements between two arrays of any strides and equal shape and dtype, on ``stream``.
+        """Copy all elements of ``src`` to ``dst``, of equal shape and dtype and any strides, on ``stream``.
 
         By default a copy of the driver's for each contiguous run of both.
         """
         copy_runs(drivers.current(), self.view(dst), self.view(src), stream)
 
     def zero(self, dst: Array, stream: int) -> None:
-        """Fill an array of any strides with zeros, on ``stream``. By default one fill for each contiguous run."""
+        """Fill ``dst``, of any strides, with zeros on ``stream``. By default one fill for each contiguous run."""
         zero_runs(drivers.current(), self.view(dst), stream)
 
     # streams ----------------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ class Framework(Protocol):
         return nullcontext()
 
     def check_context(self, driver: Driver) -> None:
-        """Raise `CaptureStateError` where the library cannot work in the current context (C31)."""
+        """Raise `CaptureStateError` where the library cannot work in the current context of ``driver`` (C31)."""
         return
 
     def namespace(self) -> ModuleType:

@@ -16,7 +16,15 @@ __all__ = ["dtype_name", "named_dtype"]
 
 
 def named_dtype(name: str, itemsize: int) -> np.dtype[Any]:
-    """The dtype of a name as NumPy, ml_dtypes and torch spell it (``"float32"``, ``"bfloat16"``)."""
+    """The dtype of ``itemsize`` bytes that NumPy, ml_dtypes and torch call so (``"float32"``, ``"bfloat16"``).
+
+    Parameters
+    ----------
+    name
+        As they spell it.
+    itemsize
+        Bytes of an element, for a name that neither NumPy nor ml_dtypes has.
+    """
     found = getattr(np, name, None) or getattr(sys.modules.get("ml_dtypes"), name, None)
     if isinstance(found, type) and issubclass(found, np.generic):
         return np.dtype(found)

@@ -53,10 +53,20 @@ class Cell:
         return self._framework.view(self.array).nbytes
 
     def write(self, source: Any, stream: object = None) -> None:
-        """Copy an array into the cell, on ``stream`` or else on the framework's current one.
+        """Copy an array into the cell.
 
-        A host array is converted to the cell's dtype and broadcast to its shape; a device array has them, or
-        a shorter first axis (C15): `ShapeMismatch` and `DTypeMismatch` otherwise.
+        Parameters
+        ----------
+        source
+            A host array, which is converted to the cell's dtype and broadcast to its shape; or a device array that
+            has them, or has a shorter first axis and fills the leading rows (C15).
+        stream
+            A handle, or anything with ``__cuda_stream__``; by default the framework's current stream.
+
+        Raises
+        ------
+        ShapeMismatch, DTypeMismatch
+            The device array does not fit.
         """
         driver = drivers.current()
         with nullcontext() if stream is None else self._framework.stream_scope(stream_handle(stream)):

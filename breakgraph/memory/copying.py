@@ -235,11 +235,18 @@ class _CopyOutput:
     Branches, in order (C14): the same object; a registered type; array into array; tuple, list or namedtuple
     of equal length; mapping; dataclass or plain object, attribute by attribute. The whole tree is checked
     before anything is copied. Device arrays are copied on their framework's current stream, asynchronously;
-    a source with a shorter first axis fills the leading rows.
+    a source with a shorter first axis fills the leading rows. ``@copy_output.register(Cache)`` above a function of
+    ``dst`` and ``src`` teaches it a type.
 
-    Returns what later code should hold: ``dst``, or a tuple with ``dst``'s arrays and ``src``'s plain values.
+    Returns
+    -------
+    object
+        What later code should hold: ``dst``, or a tuple with ``dst``'s arrays and ``src``'s plain values.
 
-    Raises `ShapeMismatch`, `DTypeMismatch`, `NotCopyable`.
+    Raises
+    ------
+    ShapeMismatch, DTypeMismatch, NotCopyable
+        Something in ``src`` does not fit its place in ``dst``, which the message names.
     """
 
     def __call__(self, dst: object, src: object) -> Any:

@@ -119,9 +119,17 @@ def break_point(
     enable
         False leaves the function as it is.
 
-    Outside a capture, inside another break, and where ``break_on`` does not select it, it is a plain call.
+    Raises
+    ------
+    BreakgraphError
+        For a coroutine function, since a break runs to its end between two launches; for names in ``out`` and
+        ``writes`` that the function does not have.
 
-    Raises `BreakgraphError` for a coroutine function: a break runs to its end between two launches.
+    Notes
+    -----
+    Outside a capture, inside another break, and where ``break_on`` does not select it, it is a plain call (C20).
+    What can be wrong with a result is raised where the function is called: `NotCopyable`, `ShapeMismatch`,
+    `DTypeMismatch`, `AliasedDestination`.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,9 +156,26 @@ def break_point(
 
 
 def break_here(fn: Callable[..., Any], dst: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``fn(*args, **kwargs)`` as a break that lands in ``dst``; see `break_point`.
+    """Make one call a break that lands in ``dst``; where a function always is one, use `break_point`.
 
-    Returns what later code holds: the destination, or the value for `IN_PLACE` and `NO_WRITEBACK`.
+    Parameters
+    ----------
+    fn
+        The function, a plain one.
+    dst
+        Where its result lands, as for `break_point`.
+    args, kwargs
+        What it is called with. Arrays keep their addresses, all else but the forward context is frozen.
+
+    Returns
+    -------
+    object
+        What later code holds: the destination, or the value for `IN_PLACE` and `NO_WRITEBACK`.
+
+    Raises
+    ------
+    BreakgraphError
+        As `break_point` does.
     """
     _check_function(fn)
     point = BreakPoint(fn, dst)

@@ -15,9 +15,18 @@ T = TypeVar("T")
 
 @contextmanager
 def active_forward(ctx: T) -> Iterator[T]:
-    """Publish ``ctx`` as the calling thread's forward context inside the block; blocks may nest.
+    """Publish the calling thread's forward context inside the block; blocks may nest.
 
-    A break argument that *is* the context published at capture is replaced by the one published at replay.
+    Parameters
+    ----------
+    ctx
+        Whatever the breaks of one forward want to see: lengths, positions, a request. A break argument that *is* the
+        context published at capture is replaced by the one published at replay (C19); it is told by identity.
+
+    Yields
+    ------
+    ctx
+        The same object.
     """
     here.contexts.append(ctx)
     try:

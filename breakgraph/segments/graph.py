@@ -76,10 +76,12 @@ class BreakableGraph(Viewed):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
+        """The segments alone; one more than `breaks` (C2)."""
         return tuple(step for step in self.steps if isinstance(step, Segment))
 
     @property
     def breaks(self) -> tuple[Break, ...]:
+        """The breaks alone."""
         return tuple(step for step in self.steps if isinstance(step, Break))
 
     @property

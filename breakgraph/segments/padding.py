@@ -15,9 +15,19 @@ __all__ = ["row_scrubber", "scrub_padding_tail", "size_ladder", "slice_to_real_r
 
 
 def scrub_padding_tail(n: int, *arrays: Any) -> None:
-    """Zero rows ``n`` and up along axis 0 of each device array, on its framework's current stream.
+    """Zero the rows of device arrays that are padding, on their framework's current stream.
 
-    None is skipped; an array of ``n`` rows or fewer is left as it is.
+    Parameters
+    ----------
+    n
+        The first row along axis 0 that is zeroed.
+    arrays
+        Device arrays. None is skipped; an array of ``n`` rows or fewer is left as it is.
+
+    Raises
+    ------
+    NotCopyable
+        One of them is no device array of the current driver.
     """
     driver = drivers.current()
     for array in arrays:
@@ -60,9 +70,19 @@ def row_scrubber(driver: Driver, array: Array) -> Callable[[int, int], None]:
 
 
 def slice_to_real_rows(n: int, *arrays: Any) -> Any:
-    """The first ``n`` rows of each array, as views: one for one array given, a tuple for several.
+    """The rows that are no padding, as views.
 
-    None stays None; an array that has just ``n`` rows is returned as it is.
+    Parameters
+    ----------
+    n
+        How many rows of axis 0 are real.
+    arrays
+        Arrays of at least that many rows, or None.
+
+    Returns
+    -------
+    view or tuple of views
+        One for one array, a tuple for several. None stays None; an array that has just ``n`` rows is returned as it is.
     """
     sliced = tuple(array if array is None or array.shape[0] == n else array[:n] for array in arrays)
     return sliced[0] if len(sliced) == 1 else sliced
