@@ -244,7 +244,7 @@ def graphed(
     disagree), `InputMoved`, and whatever the function, its capture or its replay raises. If a capture is refused before
     anything of the function has run, the function runs instead. One that fails in the middle raises, since a second run
     would repeat what the first has done; where the error was the library's or the driver's, later calls like it run
-    the function itself, until `reset`.
+    the function itself, until `Graphed.reset`.
 
     Inside a segment of another capture it is a plain call, and becomes a part of that.
     """
