@@ -11,10 +11,11 @@ from breakgraph.errors import BreakgraphError
 from breakgraph.inspect import chrome, dot, notebook, page
 from breakgraph.inspect import report as reports
 from breakgraph.inspect.description import describe
+from breakgraph.inspect.profile import profile, profile_table
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.views import StepTimes, TraceFormat
 
-__all__ = ["report", "save_trace", "summary_html", "to_dot"]
+__all__ = ["profile", "profile_table", "report", "save_trace", "summary_html", "to_dot"]
 
 
 def report(graph: BreakableGraph) -> str:

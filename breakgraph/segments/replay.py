@@ -8,10 +8,11 @@ the arena's turn, current streams  one flat list of launches and calls          
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from breakgraph import driver as drivers
 from breakgraph.driver import stream_handle
@@ -27,6 +28,7 @@ from breakgraph.segments.context import current_forward
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.landing import Place
+from breakgraph.segments.ranges import Ranges, ranges_asked_for
 from breakgraph.segments.state import Running, here
 from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
@@ -34,7 +36,31 @@ from breakgraph.segments.streams import framework_streams, refuse_capturing, ref
 if TYPE_CHECKING:
     from breakgraph.segments.graph import BreakableGraph
 
-__all__ = ["Replay"]
+__all__ = ["Marks", "Prepared", "Replay"]
+
+Call: TypeAlias = Callable[[], object]
+#: What a replay calls before and after a step, None for nothing; asked once for each, with the place that it runs at.
+Marks: TypeAlias = Callable[[Step, Place], tuple[Call | None, Call | None]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A replay as one flat list of launches and calls."""
+
+    sequence: Sequence
+    steps: list[Step | None]  #: that its places belong to, two to a pair
+    launches: int  #: since the last time that it sees to the backlog itself
+    ranges: Ranges | None
+
+    def stopped(self, error: BaseException) -> None:
+        """Name the step that raised, if one has, and close its range."""
+        if self.ranges is not None:
+            self.ranges.close()
+        step = self.steps[self.sequence.at] if self.sequence.at >= 0 else None
+        if isinstance(step, Break):
+            error.add_note(f"raised in {step!r}, which was called at {step.site}")
+        elif isinstance(step, Segment) and isinstance(error, DriverError):
+            error.where = error.where or f"segment {step.index}"
 
 
 class Replay:
@@ -56,37 +82,48 @@ class Replay:
         self._place = Place()
         self._backlog = backlog_of(holdings.driver, holdings.arena)
         self._whole = len(holdings.steps)
-        self._launches = 0  # since the last time the sequence itself sees to the backlog
-        self._steps: list[Step | None] = []  # that the places of the sequence belong to
-        self._plain = self._prepare(rows=False)
-        self._with_rows: Sequence | None = None
+        self._ranges = ranges_asked_for()
+        self._plain = self.prepare(rows=False)
+        self._with_rows: Prepared | None = None
 
     # preparing ------------------------------------------------------------------------------------------
-    def _prepare(self, *, rows: bool) -> Sequence:
+    def prepare(self, *, rows: bool, marks: Collection[Marks] = ()) -> Prepared:
+        """The steps as a list for `run`: with ``rows`` for replays that have valid rows, with what ``marks`` add."""
         driver, place = self.driver, self._place
-        pairs: list[tuple[int, Callable[[], object] | None]] = []
-        self._steps, self._launches = [], 0
+        marks = marks if self._ranges is None else (self._ranges, *marks)
+        pairs: list[tuple[int, Call | None]] = []
+        steps: list[Step | None] = []
+        launches = 0
+
+        def add(call: Call, step: Step | None) -> None:
+            if pairs and pairs[-1][1] is None:
+                pairs[-1], steps[-1] = (pairs[-1][0], call), step
+            else:
+                pairs.append((0, call))
+                steps.extend((step, step))
+
         for step in self._holdings.steps:
+            around = [mark(step, place) for mark in marks]
+            for before, _ in around:
+                if before is not None:
+                    add(before, None)
             if isinstance(step, Segment):
                 handle, call = step.own_exec, None if step.own_exec else step.prepare(driver, place)
                 if handle or call:
                     pairs.append((handle, call))
-                    self._steps += (step, step)
-                    self._launches += 1
+                    steps += (step, step)
+                    launches += 1
             else:
-                call = step.prepare(driver, self._aux, place, rows=rows)
-                if pairs and pairs[-1][1] is None:
-                    pairs[-1] = (pairs[-1][0], call)
-                    self._steps[-1] = step
-                else:
-                    pairs.append((0, call))
-                    self._steps += (step, step)
-                self._launches += step.lands  # its copy is in the queue too
-                if self._launches >= HALF:
-                    pairs.append((0, lambda: self._backlog.wait(place.stream)))
-                    self._steps += (None, None)
-                    self._launches = 0
-        return driver.sequence(pairs, place)
+                add(step.prepare(driver, self._aux, place, rows=rows), step)
+                launches += step.lands  # its copy is in the queue too
+            for _, after in reversed(around):
+                if after is not None:
+                    add(after, None)
+                    launches += 1  # it may be an event
+            if launches >= HALF:
+                add(lambda: self._backlog.wait(place.stream), None)
+                launches = 0
+        return Prepared(driver.sequence(pairs, place), steps, launches, self._ranges)
 
     def close(self) -> bool:
         """Run no more; False, and nothing is changed, where some thread replays it just now."""
@@ -107,14 +144,17 @@ class Replay:
             and (not self.needs_context or current_forward() is not None)
         )
 
-    def run(self, graph: BreakableGraph, stream: object, valid_rows: int | None) -> None:
-        """One replay of ``graph``, from the choice of its stream to its last clean-up."""
-        if self._only is not None and stream is None and valid_rows is None and self._run_in_a_round(self._only):
+    def run(
+        self, graph: BreakableGraph, stream: object, valid_rows: int | None, prepared: Prepared | None = None
+    ) -> None:
+        """One replay of ``graph``, from the choice of its stream to its last clean-up; of ``prepared``, if given."""
+        usual = prepared or self._plain
+        if self._only is not None and stream is None and valid_rows is None and self._run_in_a_round(self._only, usual):
             return
         with in_context(self.driver, self._context):
-            self._run_step_by_step(graph, self._stream(graph, stream), valid_rows)
+            self._run_step_by_step(graph, self.stream_for(graph, stream), valid_rows, prepared)
 
-    def _run_in_a_round(self, framework: Framework) -> bool:
+    def _run_in_a_round(self, framework: Framework, prepared: Prepared) -> bool:
         """The usual case: on the current stream of the one library that has such a thing, and nothing to wait for.
 
         False, and nothing is done, where it is another case after all.
@@ -122,13 +162,13 @@ class Replay:
         driver = self.driver
         stream = framework.current_stream() or driver.resolve_stream(0)
         running = Running(self, stream, None, here.capture)
-        self._backlog.add(self._launches, stream)
+        self._backlog.add(prepared.launches, stream)
         try:
             done = self.round.run(
-                self._plain, stream, weakref.ref(running), this_thread(), here.replays, scoped.streams
+                prepared.sequence, stream, weakref.ref(running), this_thread(), here.replays, scoped.streams
             )
         except BaseException as error:
-            self._explain(error, self._plain)
+            prepared.stopped(error)
             self._end_round()
             raise
         if done:
@@ -140,11 +180,13 @@ class Replay:
         if self.driver.ctx_get_current() != self._context:  # a break has left another one
             restore_context(self.driver, self._context)
 
-    def _run_step_by_step(self, graph: BreakableGraph, stream: int, valid_rows: int | None) -> None:
+    def _run_step_by_step(
+        self, graph: BreakableGraph, stream: int, valid_rows: int | None, prepared: Prepared | None
+    ) -> None:
         with Held(self._arena, stream, valid_rows, self) as held:
             if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
                 graph.check_replayable(valid_rows)
-            self._run_steps(held)
+            self._run_steps(held, prepared)
 
     def run_in(self, held: Held) -> None:
         """One replay in a turn of the arena that somebody has taken for more than that."""
@@ -157,16 +199,17 @@ class Replay:
         finally:
             held.replay = None
 
-    def _run_steps(self, running: Running) -> None:
+    def _run_steps(self, running: Running, prepared: Prepared | None = None) -> None:
+        if prepared is None:
+            prepared = self._plain if running.valid_rows is None else self._prepared_with_rows()
         aux, replays, stream = self._aux, here.replays, running.stream
         try:
             replays.append(weakref.ref(running))
             self._place.valid_rows = running.valid_rows
-            self._backlog.add(self._launches, stream)
+            self._backlog.add(prepared.launches, stream)
             aux.lead(stream)
             try:
-                sequence = self._plain if running.valid_rows is None else self._sequence_with_rows()
-                self._run_where_current(sequence, stream)
+                self._run_where_current(prepared, stream)
             except BaseException as error:
                 notes: list[str] = []  # what the break that raised has left on the aux streams is joined too
                 attempt(notes, "joining the aux streams", partial(aux.lead, stream))
@@ -178,12 +221,13 @@ class Replay:
             if replays and replays[-1]() is running:
                 replays.pop()
 
-    def _sequence_with_rows(self) -> Sequence:
+    def _prepared_with_rows(self) -> Prepared:
         if self._with_rows is None:
-            self._with_rows = self._prepare(rows=True)
+            self._with_rows = self.prepare(rows=True)
         return self._with_rows
 
-    def _stream(self, graph: BreakableGraph, given: object) -> int:
+    def stream_for(self, graph: BreakableGraph, given: object) -> int:
+        """The stream that it runs on where ``given`` is asked for; the graph's context is current (C24)."""
         driver = self.driver
         if given is not None:
             handle = driver.resolve_stream(stream_handle(given))
@@ -204,7 +248,7 @@ class Replay:
             refuse_capturing(driver, aux, "waited for")
         return handle
 
-    def _run_where_current(self, sequence: Sequence, stream: int) -> None:
+    def _run_where_current(self, prepared: Prepared, stream: int) -> None:
         """Run with ``stream`` the current one of every framework."""
         with ExitStack() as scopes:
             for framework in self._frameworks:
@@ -212,18 +256,10 @@ class Replay:
                 if current is None or self.driver.resolve_stream(current) != stream:
                     scopes.enter_context(framework.stream_scope(stream))
             try:
-                sequence.run(stream)
+                prepared.sequence.run(stream)
             except BaseException as error:
-                self._explain(error, sequence)
+                prepared.stopped(error)
                 raise
-
-    def _explain(self, error: BaseException, sequence: Sequence) -> None:
-        """Name the step that raised, if one has."""
-        step = self._steps[sequence.at] if sequence.at >= 0 else None
-        if isinstance(step, Break):
-            error.add_note(f"raised in {step!r}, which was called at {step.site}")
-        elif isinstance(step, Segment) and isinstance(error, DriverError):
-            error.where = error.where or f"segment {step.index}"
 
 
 def _follows(framework: Framework) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from breakgraph.segments.graph import BreakableGraph
+    from breakgraph.segments.timing import Profile
 
 __all__ = ["StepTimes", "TraceFormat", "Viewed", "Views"]
 
@@ -30,10 +31,12 @@ class Views(Protocol):
         times: Sequence[StepTimes] | None,
     ) -> None: ...
     def summary_html(self, graph: BreakableGraph) -> str: ...
+    def profile(self, graph: BreakableGraph, n: int, *, stream: object, valid_rows: int | None) -> Profile: ...
+    def profile_table(self, profile: Profile) -> str: ...
 
 
 class Viewed:
-    """The views of a `BreakableGraph`: they only read it, and a graph in any state can be asked for them."""
+    """The views of a `BreakableGraph`. But for `profile` they only read it, and any graph can be asked for them."""
 
     views: ClassVar[Views]  #: a room imports only rooms below it, so the one above hands its functions down
 
@@ -63,8 +66,8 @@ class Viewed:
             ``"chrome"``: a trace for chrome://tracing and Perfetto.
         times
             Measured microseconds for each step, as ``{"cpu_us": ..., "gpu_us": ..., "gap_us": ...}``: the time of
-            the CPU to launch it, of the GPU to run it, and in which the GPU waited for it. Without them all
-            steps are drawn equally wide.
+            the CPU to launch it, of the GPU to run it, and in which the GPU waited for it; as of ``profile().times``.
+            Without them all steps are drawn equally wide.
 
         Raises
         ------
@@ -72,6 +75,36 @@ class Viewed:
             There is not one time for each step, or the format is none of these.
         """
         self.views.save_trace(self._graph, file, format=format, times=times)
+
+    def profile(self, n: int = 100, *, stream: object = None, valid_rows: int | None = None) -> Profile:
+        """Measure where the time of a replay goes, step by step.
+
+        It replays the forward for that, on the inputs as they are: ``n`` times with an event after each step, ``n``
+        times with two events and ``n`` times with none, in turn, after two rounds that do not count. So a break with
+        side effects has them ``3 * (n + 2)`` times. Each replay begins when the stream is idle, and is waited for.
+
+        Parameters
+        ----------
+        n
+            How many replays are timed step by step.
+        stream, valid_rows
+            As of `BreakableGraph.replay`.
+
+        Returns
+        -------
+        profile
+            Microseconds for each step, and what would save some; ``print`` shows a table.
+
+        Raises
+        ------
+        CaptureStateError
+            It cannot be replayed now; as `BreakableGraph.replay` says.
+        ValueError
+            ``n`` is less than 1.
+        BaseException
+            Whatever a break raises. The graph can be replayed again.
+        """
+        return self.views.profile(self._graph, n, stream=stream, valid_rows=valid_rows)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
