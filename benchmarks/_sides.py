@@ -86,6 +86,15 @@ class Own(Side):
         found: HostArray = x.get()
         return found
 
+    def capture(self, x: Any, stack: ExitStack, **options: Any) -> tuple[bg.BreakableGraph, Any]:
+        """The graph of the forward over ``x``, which ``stack`` closes, and where it writes."""
+        out = np.zeros_like(x)
+        with bg.capture(frameworks=("sim" if self._on_sim else "cupy",), **options) as graph:
+            forward(self._kernels, self.network, x, out)
+        graph.keep(x, out)
+        stack.callback(graph.close)
+        return graph, out
+
     def runs(self, x: Any, stack: ExitStack, report: Report) -> dict[str, Run]:
         def eager(kernels: Kernels) -> Run:
             out = np.zeros_like(x)
@@ -94,10 +103,7 @@ class Own(Side):
             return Run(run, out)
 
         def captured(**options: Any) -> Run:
-            out = np.zeros_like(x)
-            with bg.capture(frameworks=("sim" if self._on_sim else "cupy",), **options) as graph:
-                forward(self._kernels, self.network, x, out)
-            stack.callback(graph.close)
+            graph, out = self.capture(x, stack, **options)
             return Run(graph.replay, out)
 
         runs = {EAGER: eager(self._kernels), OURS: captured(), WHOLE: captured(break_on=())}

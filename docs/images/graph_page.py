@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +23,16 @@ HERE = Path(__file__).resolve().parent
 LAYERS, ROWS, WIDTH, HEADS = 32, 64, 512, 2
 REPLAYS = 25
 
-moments: list[float] = []  # when each break of a replay began and ended
-
 
 @bg.break_point(tag="attention")
 def attention(q: Any, k: Any, v: Any, *, causal: bool) -> Any:
     """Attention, which waits for the GPU as a kernel that plans on the host would."""
     bg.driver.current().stream_synchronize(int(bg.current_stream()))
-    moments.append(time.perf_counter())
     q, k, v = (x.get().reshape(ROWS, HEADS, -1).swapaxes(0, 1) for x in (q, k, v))
     scores = np.where(np.tri(ROWS, dtype=bool) | (not causal), q @ k.swapaxes(1, 2), -np.inf)
     scores = np.exp(scores - scores.max(-1, keepdims=True))
     mixed = (scores / scores.sum(-1, keepdims=True)) @ v
-    result = bg.array_namespace().asarray(np.ascontiguousarray(mixed.swapaxes(0, 1)).reshape(ROWS, WIDTH))
-    moments.append(time.perf_counter())
-    return result
+    return bg.array_namespace().asarray(np.ascontiguousarray(mixed.swapaxes(0, 1)).reshape(ROWS, WIDTH))
 
 
 def layer(x: Any, scales: Any, side: Any, events: list[int]) -> Any:
@@ -77,25 +70,14 @@ def capture() -> bg.BreakableGraph:
     return graph
 
 
-def times_of(graph: bg.BreakableGraph) -> list[dict[str, float]]:
-    """The shortest time of each step, seen from the host: a break begins when the segment before it is done."""
-    runs = []
-    for _ in range(REPLAYS):
-        moments[:] = [time.perf_counter()]
-        graph.replay()
-        bg.driver.current().synchronize()
-        moments.append(time.perf_counter())
-        runs.append([1e6 * (after - before) for before, after in pairwise(moments)])
-    return [{"cpu_us": us, "gap_us": 0.0, "gpu_us": us} for us in map(min, zip(*runs, strict=True))]
-
-
 def measure(file: Path) -> None:
-    """Capture, replay, write the trace."""
+    """Capture, profile, write the trace."""
     if bg.driver.current().name == "sim":
         bg.driver.use("sim", schedule="fifo")  # work runs when it is launched, so that it can be timed at all
     graph = capture()
-    graph.save_trace(file, times=times_of(graph))
-    print(graph.report())
+    profile = graph.profile(REPLAYS)
+    graph.save_trace(file, times=profile.times)
+    print(graph.report(), profile, sep="\n\n")
 
 
 def draw(file: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from breakgraph.driver import Driver, Event
 from breakgraph.driver.api import EventFlag
 from breakgraph.driver.contexts import in_context
 from breakgraph.inspect.profile.advice import advise
-from breakgraph.inspect.profile.timeline import Array, Samples, Timeline
+from breakgraph.inspect.profile.timeline import Samples, Timeline
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.landing import Place
 from breakgraph.segments.replay import Call, Marks, Prepared, Replay
@@ -143,46 +144,32 @@ class _Bench:
 
     def run(self, n: int) -> Samples:
         """Replay ``n`` times in each of the ways, after the rounds that do not count."""
-        wall: list[float] = []
-        whole: list[float] = []
-        ended: list[float] = []
-        entered: list[Array] = []
-        left: list[Array] = []
-        device: list[list[float]] = []
+        found: dict[str, list[Any]] = {name: [] for name in ("wall", "whole", "entered", "left", "device", "ended")}
         events = range(1, len(self._events))
 
         def plain() -> None:
-            wall.append(self._timed(lambda: self._graph.replay(stream=self._stream, valid_rows=self._valid_rows))[1])
+            _, spent = self._timed(lambda: self._graph.replay(stream=self._stream, valid_rows=self._valid_rows))
+            found["wall"].append(spent)
 
-        def at_its_ends() -> None:
+        def whole() -> None:
             self._timed(lambda: self._run(self._whole))
-            whole.append(self._reached(events[-1]))
+            found["whole"].append(self._reached(events[-1]))
 
         def in_steps() -> None:
             start, spent = self._timed(lambda: self._run(self._in_steps))
             stamps = (np.array(self._stamps.ns) - start) / 1e3
-            entered.append(stamps[::2])
-            left.append(stamps[1::2])
-            device.append([0.0, *map(self._reached, events)])
-            ended.append(spent)
+            found["entered"].append(stamps[::2])
+            found["left"].append(stamps[1::2])
+            found["device"].append([0.0, *map(self._reached, events)])
+            found["ended"].append(spent)
 
-        ways = (plain, at_its_ends, in_steps)
+        ways = (plain, whole, in_steps)
         self._wait()
         empty = self._empty()
         for at in range(_WARM + n):
             for way in (*ways[at % 3 :], *ways[: at % 3]):
                 way()
-        wall, whole, ended = (found[_WARM:] for found in (wall, whole, ended))
-        entered, left, device = (found[_WARM:] for found in (entered, left, device))
-        return Samples(
-            wall=np.array(wall),
-            whole=np.array(whole),
-            entered=np.array(entered),
-            left=np.array(left),
-            device=np.array(device),
-            ended=np.array(ended),
-            empty=empty,
-        )
+        return Samples(**{name: np.array(values[_WARM:]) for name, values in found.items()}, empty=empty)
 
     def _run(self, prepared: Prepared) -> None:
         self._replay.run(self._graph, self._stream, self._valid_rows, prepared)

@@ -23,9 +23,9 @@ def profile_table(profile: Profile) -> str:
         lines.append("simulated: these are not times of a device")
     wall = profile.wall_us
     lines += [
-        f"wall time {_us(wall.typical)} us (p50 {_us(wall.p50)}, p90 {_us(wall.p90)}, p99 {_us(wall.p99)});"
-        f" sum of the parts {_us(profile.sum_us)} us, {profile.coverage:.2f} of it;"
-        f" each event's {profile.event_us:.2f} us are taken off",
+        f"wall time {_us(wall.typical)} us (p50 {_us(wall.p50)}, p90 {_us(wall.p90)}, p99 {_us(wall.p99)})",
+        f"sum of the parts {_us(profile.sum_us)} us, {profile.coverage:.2f} of the wall time;"
+        f" {profile.event_us:.2f} us are taken off each step for its event",
     ]
     heads = ("step", "what", "called at", *(name.rjust(_WIDE) for name in _TIMES))
     lines += columns([heads, *map(_row, profile.steps)], _WIDTH)

@@ -19,7 +19,7 @@ import numpy as np
 
 from breakgraph.segments.timing import Spread
 
-__all__ = ["Array", "Samples", "Timeline", "even_excess"]
+__all__ = ["Samples", "Timeline", "even_excess"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
