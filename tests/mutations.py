@@ -380,6 +380,38 @@ MUTATIONS = (
         "if not one.region else",
         ("tests/graphed/test_results.py",),
     ),
+    Mutation(
+        51,
+        "a profile sets the device's clock by the event that was reached last",
+        "inspect/profile/timeline.py",
+        "np.max(samples.entered - samples.device",
+        "np.min(samples.entered - samples.device",
+        ("tests/pictures/test_timeline.py",),
+    ),
+    Mutation(
+        52,
+        "what a profile's events cost is counted as time of the steps",
+        "inspect/profile/timeline.py",
+        "net = np.clip(spans - event_us",
+        "net = np.clip(spans",
+        ("tests/pictures/test_timeline.py",),
+    ),
+    Mutation(
+        53,
+        "a profile leaves the padding as it is",
+        "inspect/profile/measure.py",
+        "rows = valid_rows is not None",
+        "rows = False",
+        ("tests/pictures/test_profile.py",),
+    ),
+    Mutation(
+        54,
+        "a break that raises leaves its NVTX range open",
+        "segments/replay.py",
+        "            self.ranges.close()\n",
+        "            pass\n",
+        ("tests/pictures/test_nvtx_ranges.py",),
+    ),
 )
 
 
