@@ -18,6 +18,7 @@ from support import every_schedule, holds, in_threads, live, on_stream, refill, 
 
 import breakgraph as bg
 from breakgraph.errors import CaptureStateError
+from breakgraph.inspect.profile import measure
 
 
 def replayed(n: int) -> int:
@@ -317,6 +318,27 @@ def test_another_thread_may_replay_the_graph_meanwhile(driver: Any, xp: Any) -> 
     driver.synchronize()
     assert holds(result, 6)
     assert holds(out, 5)
+
+
+def test_a_graph_that_is_captured_anew_meanwhile_is_not_timed_with_its_old_steps(
+    driver: Any, xp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, out = counted(xp, [])
+    wait, x = measure._Bench._wait, zeros(xp)
+
+    def captured_anew(bench: Any) -> None:
+        wait(bench)
+        if graph.replays == 1:  # as another thread would, between two replays
+            graph.reset()
+            with bg.capture(graph):
+                np.add(bg.break_here(lambda a: a * 5, bg.INFER, x + 1), 3, out=out)
+
+    monkeypatch.setattr(measure._Bench, "_wait", captured_anew)
+    with pytest.raises(CaptureStateError, match="was reset while it was profiled"):
+        graph.profile(2)
+    graph.replay()
+    assert holds(out, 8)
+    graph.close()  # what stands in place of the wait holds it longer than the test
 
 
 def test_the_context_that_is_current_stays_so(sim: Any, xp: Any) -> None:

@@ -22,6 +22,7 @@ from breakgraph import driver as drivers
 from breakgraph.driver import Driver, Event
 from breakgraph.driver.api import EventFlag
 from breakgraph.driver.contexts import in_context
+from breakgraph.errors import CaptureStateError
 from breakgraph.inspect.profile.advice import advise
 from breakgraph.inspect.profile.timeline import Samples, Timeline
 from breakgraph.segments.graph import BreakableGraph
@@ -172,6 +173,12 @@ class _Bench:
         return Samples(**{name: np.array(values[_WARM:]) for name, values in found.items()}, empty=empty)
 
     def _run(self, prepared: Prepared) -> None:
+        if not self._graph.is_replayed_by(self._replay):
+            raise CaptureStateError(
+                f"{self._graph!r} was reset while it was profiled",
+                why="the steps that were being timed are gone",
+                remedy="let the profile end first",
+            )
         self._replay.run(self._graph, self._stream, self._valid_rows, prepared)
         self._graph.replays += 1
 
