@@ -83,7 +83,8 @@ def test_capture_has_the_parameters_that_are_built_and_no_other() -> None:
 
 def test_break_point_has_its_parameters() -> None:
     found = parameters(bg.break_point)
-    options = {"dst": bg.INFER, "out": None, "writes": (), "stub": None, "tag": None, "rows": True, "enable": True}
+    options = {"dst": bg.INFER, "out": None, "writes": (), "stub": None, "tag": None, "rows": True}
+    options |= {"keeps": False, "enable": True}
     assert {name: default for name, default in found.items() if name in options} == options
     assert len(found) == len(options) + 1, "and the function itself"
 

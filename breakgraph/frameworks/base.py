@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol
@@ -125,6 +126,13 @@ class Framework(Protocol):
 
     def outside_scope(self) -> AbstractContextManager[object]:
         """Inside an `allocator_scope`: take allocations from where they came from before it."""
+        return nullcontext()
+
+    def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
+        """Take allocations from where they come from, and keep with each, as long as it lives, what ``note`` gives.
+
+        For debugging, outside segments. By default nothing is noted.
+        """
         return nullcontext()
 
     def check_context(self, driver: Driver) -> None:

@@ -34,6 +34,7 @@ class BreakPoint:
     stub: Callable[..., Any] | None = None
     tag: str | None = None
     rows: bool = True
+    keeps: bool = False
 
     @property
     def name(self) -> str:
@@ -84,6 +85,7 @@ def break_point(
     stub: Callable[..., Any] | None = ...,
     tag: str | None = ...,
     rows: bool = ...,
+    keeps: bool = ...,
     enable: bool = ...,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
@@ -98,6 +100,7 @@ def break_point(
     stub: Callable[..., Any] | None = None,
     tag: str | None = None,
     rows: bool = True,
+    keeps: bool = False,
     enable: bool = True,
 ) -> Any:
     """Make a function a break: inside a capture it runs eagerly, between two segments, and again at each replay.
@@ -116,6 +119,8 @@ def break_point(
         By which ``capture(break_on=...)`` selects it.
     rows
         False keeps ``valid_rows`` from zeroing the padding of its destinations.
+    keeps
+        The function keeps arrays that it makes, for Python alone (a cache, a log): ``debug`` does not warn of them.
     enable
         False leaves the function as it is.
 
@@ -138,7 +143,7 @@ def break_point(
         _check_function(function)
         names = (writes,) if isinstance(writes, str) else tuple(writes)
         _refuse_unknown(function, (*names, out) if out else names)
-        point = BreakPoint(function, dst, out, names, stub, tag, rows)
+        point = BreakPoint(function, dst, out, names, stub, tag, rows, keeps)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ from breakgraph.segments.held import Held
 from breakgraph.segments.open_capture import Capture
 from breakgraph.segments.recorder import FrozenPolicy, Options
 from breakgraph.segments.state import GraphState, here
-from breakgraph.segments.switch import capture_disabled
+from breakgraph.segments.switch import capture_disabled, debug_everywhere
 
 __all__ = ["capture"]
 
@@ -60,8 +60,11 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         Streams, or one, that the forward works on beside the origin: forked at the start of each segment, and joined
         after each break too (C11). A fork that is made and joined within one segment need not be declared.
     debug
-        Refuse a stream that took part in a segment and is not declared, which is only warned about otherwise; and
-        warn of arrays that outlive the capture in bytes that graphs captured earlier use (`Survivor`).
+        Say after which line of the forward the capture was invalid, where it is; refuse a stream that took part in a
+        segment and is not declared, which is only warned about otherwise; warn of arrays that outlive the break that
+        made them unreturned, and of those that outlive the capture in bytes that graphs captured earlier use
+        (`Survivor`); and note for `BreakableGraph.verify` where arrays are. ``BREAKGRAPH_DEBUG=1`` does so for every
+        capture. Each line of the forward costs a driver call or two at capture, and replay nothing.
     execs
         An `ExecCache` whose execs the segments share with those of other graphs.
     name
@@ -119,7 +122,7 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         self._given_arena = arena
         self._aux_streams = tuple(aux_streams) if isinstance(aux_streams, Iterable) else (aux_streams,)
         self._execs = execs
-        self._options = Options(_MODES[mode], execute, barrier, frozen, debug)
+        self._options = Options(_MODES[mode], execute, barrier, frozen, debug or debug_everywhere())
         self._break_on = None if break_on is None else frozenset((break_on,) if isinstance(break_on, str) else break_on)
         self._framework_names = frameworks
         self._capture: Capture | None = None

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from functools import partial
+from typing import Any
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver
@@ -13,6 +14,7 @@ from breakgraph.driver.cleanup import attempt
 from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphWarning
 from breakgraph.memory import Arena, Footprint
+from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
 from breakgraph.segments.steps import Step
@@ -48,6 +50,8 @@ class Holdings:
         self.steps: list[Step] = []
         self.kept: list[object] = []
         self.output_bytes = 0
+        self.outputs: list[Any] = []  # what `BreakableGraph.output` has returned, in order
+        self.addresses: AddressBook | None = None  # of a capture with debug
         self.exec_bytes = 0 if measures_execs else None
         self._cache = cache
         self._token = object()
@@ -105,6 +109,8 @@ class Holdings:
         self.forget()
         self.steps.clear()
         self.kept.clear()
+        self.outputs.clear()
+        self.addresses = None
         self.footprint = None
         return notes
 

@@ -24,7 +24,7 @@ from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.callers import site
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
-from breakgraph.segments.explain import ELSEWHERE, explain
+from breakgraph.segments.explain import elsewhere, explain
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
@@ -301,7 +301,9 @@ class Capture(Owner):
             raise failure
         why = "a segment or a break was lost, and replay would leave that part of the forward out (C6)"
         if isinstance(failure, CaptureInvalidated) and self._lost is None:
-            why += f". {ELSEWHERE[0].upper()}{ELSEWHERE[1:]}"
+            assert self._recorder is not None  # it has ended a segment
+            told = elsewhere(self._recorder.lost)
+            why += f". {told[0].upper()}{told[1:]}"
         raise CaptureFailed(
             f"the capture of {self.graph!r} is not whole: {failure}",
             why=why,
@@ -331,7 +333,7 @@ class Capture(Owner):
         if recorder.phase is not Phase.SEGMENT or not isinstance(error, Exception):
             return
         named = f" of {self.graph.name!r}" if self.graph.name else ""
-        error.add_note(explain(error, f"{recorder.here}{named}", invalidated=recorder.invalidated))
+        error.add_note(explain(error, f"{recorder.here}{named}", recorder.lost, invalidated=recorder.invalidated))
 
     def _warn(self, recorder: Recorder) -> None:
         if not recorder.nodes:

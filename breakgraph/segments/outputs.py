@@ -48,6 +48,7 @@ class Outputs:
         pinned = tree.rebuild(value, copied, is_leaf=self._ownership.is_storage)
         if not found:
             raise _refused(value, "no device array was found in it")
+        self._holdings.outputs.append(pinned)
         return pinned
 
     def _copied(self, framework: Framework, array: Array) -> Array:

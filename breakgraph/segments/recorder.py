@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,14 +23,17 @@ from breakgraph.errors import (
 )
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
+from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
+from breakgraph.segments.escapes import Escape, Escapes
 from breakgraph.segments.execs import topology
 from breakgraph.segments.explain import meaning
 from breakgraph.segments.holdings import Holdings
+from breakgraph.segments.line_watch import LineWatch, LostAt
 from breakgraph.segments.outputs import Outputs
 from breakgraph.segments.replay import Replay
 from breakgraph.segments.side_streams import SideStreams
@@ -89,6 +92,10 @@ class Recorder:
         self._breaks = 0
         self.sides = SideStreams(self._driver, stream, holdings.aux, debug=options.debug)
         self.outputs = Outputs(holdings, self._ownership, self.sides, stream)
+        self._watch: LineWatch | None = None
+        if options.debug:
+            holdings.addresses = AddressBook(self._driver)
+            self._watch = LineWatch(lambda: not self.invalidated, holdings.addresses.note_frame)
 
     # segments -------------------------------------------------------------------------------------------
     @property
@@ -101,6 +108,8 @@ class Recorder:
         self.phase = Phase.SEGMENT
         self._holdings.arena.begin_segment(self.sides.begin())
         self._holdings.aux.fork(self._stream)
+        if self._watch is not None:
+            self._watch.start()
 
     def end_segment(self) -> None:
         """Join every fork, end the open segment, instantiate it, launch it where the capture pass executes (C3, C11).
@@ -108,6 +117,7 @@ class Recorder:
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
         driver, holdings, where = self._driver, self._holdings, self.here
+        self._stop_watch()
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
                 self.sides.join()
@@ -164,7 +174,18 @@ class Recorder:
                 if self._driver.stream_is_capturing(self._stream) != CaptureStatus.NONE:
                     raise
 
+        self._stop_watch()
         attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+
+    @property
+    def lost(self) -> LostAt | None:
+        """Where the capture became invalid, if it has, and was watched."""
+        self._stop_watch()
+        return None if self._watch is None else self._watch.found
 
     @property
     def invalidated(self) -> bool:
@@ -211,10 +232,14 @@ class Recorder:
             self._holdings.aux.follow(self._stream)
             if self._options.barrier is not None:
                 self._options.barrier()
+            escapes = Escapes(self._driver) if self._options.debug and not point.keeps else None
             with ExitStack() as outside:
                 for framework in self._frameworks:
                     outside.enter_context(framework.outside_scope())
-                result = (point.stub or point.function)(*args, **kwargs)
+                with nullcontext() if escapes is None else escapes.watching(self._frameworks):
+                    result = (point.stub or point.function)(*args, **kwargs)
+                if escapes is not None:
+                    escapes.returned(result)
                 self._holdings.aux.lead(self._stream)
                 if destination is INFER and result is not None:
                     value, landed = self._land_inferred(result, name)
@@ -222,6 +247,10 @@ class Recorder:
                     value, landed = self._land(point, destination, result, arguments)
                 del result  # before a segment is open: its end may free memory on this very stream
             self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
+            if escapes is not None:
+                self._tell_escapes(name, escapes.left())
+            if self._holdings.addresses is not None:
+                self._holdings.addresses.note_function(point.function)
         recorded = Break(
             index=self._breaks,
             name=point.name,
@@ -231,6 +260,7 @@ class Recorder:
             arguments=arguments,
             landed=landed,
             rows=point.rows,
+            keeps=point.keeps,
         )
         recorded.scrub(self._driver, self.valid_rows, self._stream)
         self._holdings.steps.append(recorded)
@@ -239,9 +269,8 @@ class Recorder:
         self.begin_segment()
         return value
 
-    @staticmethod
     @contextmanager
-    def _naming(place: str) -> Iterator[None]:
+    def _naming(self, place: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -249,7 +278,7 @@ class Recorder:
                 error.where = error.where or place
             else:
                 error.add_note(f"raised in {place}")
-            if note := meaning(error):
+            if note := meaning(error, self.lost):
                 error.add_note(note)
             raise
 
@@ -299,6 +328,17 @@ class Recorder:
         targets = tuple(ownership.targets(kept))
         plan.run(self._stream)
         return owner, Landed(plan.landing, kept, inferred=True, handed_on=plan.handed_on, targets=targets)
+
+    @staticmethod
+    def _tell_escapes(name: str, left: tuple[Escape, ...]) -> None:
+        if left:
+            warnings.warn(
+                f"break {name} keeps what it does not return: {'; '.join(map(str, left))}. At replay it makes that anew"
+                " elsewhere, and a segment that reads the first goes on with it. Mend: return it, or copy it into a"
+                " bg.Cell; where no segment reads it, declare it with bg.break_point(keeps=True)",
+                BreakgraphWarning,
+                stacklevel=5,
+            )
 
     def _apply_frozen_policy(self, point: BreakPoint, frozen: Iterable[Frozen]) -> None:
         if self._options.frozen == "allow":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, TypeAlias
 
 from breakgraph.driver import Driver
 from breakgraph.driver.api import NodeType
@@ -16,7 +18,10 @@ from breakgraph.segments.execs import Exec, HasGraph, Launch, SharedExec
 from breakgraph.segments.landing import Place
 from breakgraph.segments.padding import row_scrubber
 
-__all__ = ["Break", "Segment", "Step"]
+__all__ = ["Around", "Break", "Segment", "Step"]
+
+#: Called for a break of a replay that is looked at: with it, its function, and the arguments of the call.
+Around: TypeAlias = Callable[..., Any]
 
 _MAY_CALL_HOST = {NodeType.HOST, NodeType.GRAPH, NodeType.CONDITIONAL}
 
@@ -131,11 +136,25 @@ class Break:
         ``file:line`` of the call.
     frozen
         What stays as it was at capture: arguments that are no arrays, plain values in the result.
+    keeps
+        Whether it was declared to keep arrays that it makes.
     landing
         Which branch of `copy_output` its result took.
     """
 
-    __slots__ = ("_arguments", "_function", "_landed", "_rows", "frozen", "index", "landing", "name", "site", "tag")
+    __slots__ = (
+        "_arguments",
+        "_function",
+        "_landed",
+        "_rows",
+        "frozen",
+        "index",
+        "keeps",
+        "landing",
+        "name",
+        "site",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -148,8 +167,10 @@ class Break:
         arguments: Arguments,
         landed: Landed,
         rows: bool,
+        keeps: bool,
     ) -> None:
         self.index = index
+        self.keeps = keeps
         self.name = name
         self.tag = tag
         self.site = site
@@ -175,12 +196,15 @@ class Break:
         """The arrays that a replay writes; of one in place those that were declared."""
         return self._landed.targets
 
-    def prepare(self, driver: Driver, aux: AuxStreams, place: Place, *, rows: bool) -> Callable[[], object]:
+    def prepare(
+        self, driver: Driver, aux: AuxStreams, place: Place, *, rows: bool, around: Around | None = None
+    ) -> Callable[[], object]:
         """What a replay calls, with all bound that does not change from one to the next.
 
-        With ``rows`` it zeroes the padding of the destinations, from ``place.valid_rows`` on.
+        With ``rows`` it zeroes the padding of the destinations, from ``place.valid_rows`` on. With ``around`` that is
+        called with the break, its function and the arguments, in place of the function.
         """
-        function = self._arguments.bind(self._function)
+        function = self._arguments.bind(self._function if around is None else partial(around, self, self._function))
         land = self._landed.landing_at(place)
         scrub = [row_scrubber(driver, array) for array in self._landed.targets] if rows and self._rows else ()
         if land is None and not scrub and not aux.handles:

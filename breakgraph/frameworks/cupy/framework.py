@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from breakgraph.driver import Driver, Region, StreamHandle
-from breakgraph.frameworks.base import Allocate, Array, Framework
+from breakgraph.frameworks.base import Allocate, Array, Block, Framework
 from breakgraph.frameworks.contexts import refuse_other_than_primary
 from breakgraph.frameworks.cupy.arrays import import_cupy, region_of
 from breakgraph.frameworks.cupy.namespace import Namespace
 from breakgraph.frameworks.cupy.scopes import Scope, entered, segment
 
 __all__ = ["CupyFramework"]
+
+
+class _Pointed(NamedTuple):
+    """A `Block`: bytes that cupy's own allocator gave."""
+
+    ptr: int
+    nbytes: int
 
 
 class CupyFramework(Framework):
@@ -96,6 +103,19 @@ class CupyFramework(Framework):
         scope.end_segment()
         with entered(None), self._cupy.cuda.using_allocator(scope.before):
             yield
+
+    def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
+        cuda = self._cupy.cuda
+        before = cuda.get_allocator()
+
+        def malloc(nbytes: int) -> Any:
+            pointer = before(nbytes)
+            if not nbytes:
+                return pointer
+            owner = (pointer, note(_Pointed(pointer.ptr, nbytes)))
+            return cuda.MemoryPointer(cuda.UnownedMemory(pointer.ptr, nbytes, owner, cuda.get_device_id()), 0)
+
+        return cuda.using_allocator(malloc)  # type: ignore[no-any-return]
 
     def namespace(self) -> ModuleType:
         return self._namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from breakgraph import driver as drivers
 from breakgraph.driver import Region
 from breakgraph.errors import BreakgraphError
-from breakgraph.frameworks.base import Allocate, Framework, Pushed
-from breakgraph.frameworks.sim import functions
+from breakgraph.frameworks.base import Allocate, Block, Framework, Pushed
+from breakgraph.frameworks.sim import functions, memory
 from breakgraph.frameworks.sim.array import SimArray
 from breakgraph.frameworks.sim.namespace import SimNamespace
 from breakgraph.frameworks.sim.state import ThreadState, state
@@ -70,6 +71,16 @@ class SimFramework(Framework):
         allocators = _state().allocators
         before = allocators[-1][1]
         return Pushed(allocators, (before, before))
+
+    def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
+        allocators, driver = _state().allocators, _device()
+        allocate, before = allocators[-1]
+
+        def noting(nbytes: int) -> Block:
+            block = memory.fresh(driver, nbytes) if allocate is None else allocate(nbytes)
+            return memory.NotedMemory(block, note(block))
+
+        return Pushed(allocators, (noting, before))
 
     def namespace(self) -> ModuleType:
         driver = _device()

@@ -20,7 +20,7 @@ from breakgraph.frameworks.sim.state import state
 if TYPE_CHECKING:
     from breakgraph.driver.sim import SimDriver
 
-__all__ = ["allocate", "collect", "is_capturing"]
+__all__ = ["NotedMemory", "allocate", "collect", "fresh", "is_capturing"]
 
 
 class _Dead(NamedTuple):
@@ -45,18 +45,30 @@ class StreamMemory:
         self._dead.append(_Dead(self.ptr, self.stream, self.context))
 
 
-def allocate(driver: SimDriver, nbytes: int) -> Block:
-    """Memory for one array: from the thread's allocator scope, else from the driver.
+class NotedMemory:
+    """Memory, and something that is to live as long."""
 
-    On a capturing stream without such a scope the driver is asked for plain memory, as cupy's pool asks it,
-    and refuses (900): the capture is invalidated.
-    """
+    __slots__ = ("_block", "_note", "nbytes", "ptr")
+
+    def __init__(self, block: Block, note: object) -> None:
+        self.ptr, self.nbytes = block.ptr, block.nbytes
+        self._block, self._note = block, note
+
+
+def allocate(driver: SimDriver, nbytes: int) -> Block:
+    """Memory for one array: from the thread's allocator scope, else from the driver."""
     collect(driver)
-    thread = state(driver)
-    allocator, _ = thread.allocators[-1]
-    if allocator is not None:
-        return allocator(nbytes)
-    stream = thread.stream
+    allocator, _ = state(driver).allocators[-1]
+    return fresh(driver, nbytes) if allocator is None else allocator(nbytes)
+
+
+def fresh(driver: SimDriver, nbytes: int) -> Block:
+    """Memory from the driver.
+
+    On a capturing stream it is asked for plain memory, as cupy's pool asks it, and refuses (900): the capture is
+    invalidated.
+    """
+    stream = state(driver).stream
     context = driver.ensure_context()
     plain = is_capturing(driver, stream)
     ptr = driver.mem_alloc(nbytes) if plain else driver.mem_alloc_async(nbytes, stream)

@@ -1,0 +1,195 @@
+"""Which line of the forward made a capture invalid: a trace function asks the driver between any two lines.
+
+An invalid capture is told at the next call that the driver refuses, which may be far from the cause, or the end of the
+segment. Asking for a stream's status is legal at any time, and costs a driver call. So while a segment is open, each
+event of Python's tracing in a frame outside the package asks once; the first to hear that the capture is invalid knows
+the line that was running since the one before:
+
+    line 30        line 31           line 32
+    valid? yes     valid? yes        valid? no: line 31 did it
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from inspect import CO_OPTIMIZED
+from types import FrameType
+from typing import Any, TypeAlias, cast
+
+from breakgraph.errors import BreakgraphError, DriverError
+from breakgraph.segments.callers import in_package
+
+__all__ = ["LineWatch", "LostAt"]
+
+_Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
+_SHOWN = 8  #: frames of the call chain, the nearest first
+_UNSHARED = 3  #: references to a snapshot that nobody has but its frame, a variable and the count itself
+
+
+@dataclass(frozen=True)
+class LostAt:
+    """Where a capture became invalid.
+
+    Attributes
+    ----------
+    site
+        ``file:line`` before which it was valid, and after which it was not.
+    source
+        The text of that line.
+    function
+        In which it is.
+    chain
+        ``file:line in function`` of its callers, the nearest first.
+    call
+        The driver call that raised there, where it is known.
+    error
+        What was raised there; empty where nothing was.
+    others
+        ``name at file:line`` of each other thread that ran Python then.
+    """
+
+    site: str
+    source: str
+    function: str
+    chain: tuple[str, ...] = ()
+    call: str = ""
+    error: str = ""
+    others: tuple[str, ...] = ()
+
+
+class LineWatch:
+    """Watches the segments of one capture, in the thread that captures.
+
+    Where another trace function is at work (a debugger, coverage), it is called as before, by this one, and is in its
+    place again when the segment has ended.
+
+    Attributes
+    ----------
+    found
+        Where the capture became invalid, if it has.
+    """
+
+    def __init__(self, is_valid: Callable[[], bool], see: Callable[[FrameType], object]) -> None:
+        self.found: LostAt | None = None
+        self._is_valid, self._see = is_valid, see
+        self._on_call: _Trace = self._called  # bound once, to be known again
+        self._in_frame: _Trace = self._moved
+        self._before: _Trace | None = None  # whose place it has taken
+        self._frames: dict[FrameType, _Trace | None] = {}  # those it traces, and what traced them before
+        self._line = 0  # that runs now in the innermost of them
+        self._running = False
+
+    def start(self) -> None:
+        """A segment has begun."""
+        self._running, self._before = True, cast("_Trace | None", sys.gettrace())
+        for frame in _outside(sys._getframe(1)):
+            if not self._frames:
+                self._line = frame.f_lineno
+            self._frames[frame] = frame.f_trace
+            frame.f_trace = self._in_frame
+            self._see(frame)
+        sys.settrace(self._on_call)
+
+    def stop(self) -> None:
+        """The segment is about to end. Does nothing where none is watched."""
+        if not self._running:
+            return
+        self._running = False
+        if sys.gettrace() is self._on_call:  # a debugger may have come meanwhile, and other threads have their own
+            sys.settrace(self._before)
+        for frame, before in self._frames.items():
+            if frame.f_trace is self._in_frame:
+                frame.f_trace = before
+            _drop_snapshot(frame)
+        innermost = next(iter(_outside(sys._getframe(1))), None)
+        if innermost is not None and innermost in self._frames:
+            self._ask(innermost)
+        self._frames.clear()
+        self._before = None
+
+    # what Python calls ----------------------------------------------------------------------------------------
+    def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        theirs = None
+        if self._before is not None:
+            theirs = self._before(frame, event, arg)
+            if self._running:
+                sys.settrace(self._on_call)  # some put themselves in our place when they are called
+        if not self._running or in_package(frame):
+            return theirs
+        caller = next(iter(_outside(frame.f_back)), None)
+        if caller is not None:
+            self._ask(caller)
+        self._line = frame.f_lineno
+        self._frames[frame] = theirs
+        self._see(frame)
+        return self._in_frame
+
+    def _moved(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        theirs = self._frames.get(frame)
+        if theirs is not None:
+            theirs = self._frames[frame] = theirs(frame, event, arg)
+        if not self._running:
+            return theirs
+        self._ask(frame, arg[1] if event == "exception" else None)
+        if event == "return":
+            del frame.f_trace  # and no reference is left that would keep the locals of a frame that has ended
+            self._frames.pop(frame, None)
+            caller = next(iter(_outside(frame.f_back)), None)
+            self._line = caller.f_lineno if caller is not None else 0
+        else:
+            self._line = frame.f_lineno
+        return self._in_frame
+
+    def _ask(self, frame: FrameType, error: object = None) -> None:
+        if self.found is None and not self._is_valid():
+            self.found = _lost_at(frame, self._line, error)
+
+
+def _lost_at(frame: FrameType, line: int, error: object) -> LostAt:
+    code = frame.f_code
+    told = ""
+    if isinstance(error, BaseException):
+        what = error.what if isinstance(error, BreakgraphError) else str(error)
+        told = f"{type(error).__name__}: {what}"
+    return LostAt(
+        site=f"{code.co_filename}:{line}",
+        source=linecache.getline(code.co_filename, line, frame.f_globals).strip(),
+        function=code.co_qualname,
+        chain=tuple(map(_named, list(_outside(frame.f_back))[:_SHOWN])),
+        call=error.call if isinstance(error, DriverError) else "",
+        error=told,
+        others=tuple(_other_threads()),
+    )
+
+
+def _drop_snapshot(frame: FrameType) -> None:
+    """Up to Python 3.12 tracing leaves a copy of a function's variables in its frame, which would keep arrays alive."""
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+        snapshot = frame.f_locals
+        if sys.getrefcount(snapshot) == _UNSHARED:
+            snapshot.clear()
+
+
+def _other_threads() -> Iterator[str]:
+    here, names = threading.get_ident(), {one.ident: one.name for one in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        if ident != here:
+            own = next((one for one in _outside(frame) if one.f_code.co_filename != threading.__file__), None)
+            if own is not None:
+                yield f"{names.get(ident, ident)} at {_named(own)}"
+
+
+def _named(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+def _outside(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and those that called it, without the package's own."""
+    while frame is not None:
+        if not in_package(frame):
+            yield frame
+        frame = frame.f_back
