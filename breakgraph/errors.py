@@ -28,6 +28,7 @@ __all__ = [
     "InputMoved",
     "NotCopyable",
     "OutOfMemory",
+    "ReplayDiffers",
     "ShapeMismatch",
     "Unrecorded",
     "driver_error",
@@ -244,3 +245,7 @@ class DTypeMismatch(BreakgraphError):
 
 class NotCopyable(BreakgraphError):
     """A break's result has no way into its destination (C14)."""
+
+
+class ReplayDiffers(BreakgraphError):
+    """A replay gave other values than the forward run eagerly; see `BreakableGraph.verify`."""

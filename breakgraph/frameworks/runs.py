@@ -8,22 +8,22 @@ import numpy as np
 
 from breakgraph.driver import Driver, Region
 
-__all__ = ["copy_runs", "zero_runs"]
+__all__ = ["copy_runs", "runs", "zero_runs"]
 
 
 def copy_runs(driver: Driver, dst: Region, src: Region, stream: int) -> None:
     """Copy between regions of equal shape and item size. Columns of a matrix take a call for each element."""
-    for (into, source), nbytes in _runs(dst, src):
+    for (into, source), nbytes in runs(dst, src):
         driver.memcpy_dtod_async(into, source, nbytes, stream)
 
 
 def zero_runs(driver: Driver, dst: Region, stream: int) -> None:
     """Fill a region with zero bytes."""
-    for (into,), nbytes in _runs(dst):
+    for (into,), nbytes in runs(dst):
         driver.memset_d8_async(into, 0, nbytes, stream)
 
 
-def _runs(*regions: Region) -> Iterator[tuple[tuple[int, ...], int]]:
+def runs(*regions: Region) -> Iterator[tuple[tuple[int, ...], int]]:
     """Addresses in each region, and the bytes from there that lie together in all of them."""
     shape, nbytes = list(regions[0].shape), regions[0].dtype.itemsize
     if not regions[0].size:

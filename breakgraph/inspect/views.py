@@ -12,10 +12,11 @@ from breakgraph.inspect import chrome, dot, notebook, page
 from breakgraph.inspect import report as reports
 from breakgraph.inspect.description import describe
 from breakgraph.inspect.profile import profile, profile_table
+from breakgraph.inspect.verify import verify
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.views import StepTimes, TraceFormat
 
-__all__ = ["profile", "profile_table", "report", "save_trace", "summary_html", "to_dot"]
+__all__ = ["profile", "profile_table", "report", "save_trace", "summary_html", "to_dot", "verify"]
 
 
 def report(graph: BreakableGraph) -> str:

@@ -52,6 +52,7 @@ class Holdings:
         self.output_bytes = 0
         self.outputs: list[Any] = []  # what `BreakableGraph.output` has returned, in order
         self.addresses: AddressBook | None = None  # of a capture with debug
+        self.strays: list[tuple[str, int]] = []  # see `SideStreams`
         self.exec_bytes = 0 if measures_execs else None
         self._cache = cache
         self._token = object()

@@ -151,6 +151,7 @@ class Recorder:
 
     def prepare_replay(self) -> Replay:
         """The capture is whole: what replays it."""
+        self._holdings.strays = self.sides.strays
         return Replay(self._holdings, self._frameworks, needs_context=self.context_published)
 
     def _refuse_allocations(self, kinds: tuple[NodeType, ...]) -> None:

@@ -30,7 +30,7 @@ from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.landing import Place
 from breakgraph.segments.ranges import Ranges, ranges_asked_for
 from breakgraph.segments.state import Running, here
-from breakgraph.segments.steps import Break, Segment, Step
+from breakgraph.segments.steps import Around, Break, Segment, Step
 from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class Replay:
         self._context = holdings.context
         self._arena = holdings.arena
         self._aux = holdings.aux
-        self._frameworks = tuple(frameworks)
-        self._moving = tuple(one for one in self._frameworks if not one.names_streams)
+        self.frameworks = tuple(frameworks)
+        self._moving = tuple(one for one in self.frameworks if not one.names_streams)
         # The framework whose current stream is the replay's, where there is no more to ask.
-        plain = len(self._moving) == 1 and not self._aux.handles and all(map(_follows, self._frameworks))
+        plain = len(self._moving) == 1 and not self._aux.handles and all(map(_follows, self.frameworks))
         self._only = self._moving[0] if plain else None
         self.round = holdings.arena.round()
         self._place = Place()
@@ -87,8 +87,11 @@ class Replay:
         self._with_rows: Prepared | None = None
 
     # preparing ------------------------------------------------------------------------------------------
-    def prepare(self, *, rows: bool, marks: Collection[Marks] = ()) -> Prepared:
-        """The steps as a list for `run`: with ``rows`` for replays that have valid rows, with what ``marks`` add."""
+    def prepare(self, *, rows: bool, marks: Collection[Marks] = (), around: Around | None = None) -> Prepared:
+        """The steps as a list for `run`: with ``rows`` for replays that have valid rows, with what ``marks`` add.
+
+        ``around`` is called in place of each break's function.
+        """
         driver, place = self.driver, self._place
         marks = marks if self._ranges is None else (self._ranges, *marks)
         pairs: list[tuple[int, Call | None]] = []
@@ -114,7 +117,7 @@ class Replay:
                     steps += (step, step)
                     launches += 1
             else:
-                add(step.prepare(driver, self._aux, place, rows=rows), step)
+                add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
                 launches += step.lands  # its copy is in the queue too
             for _, after in reversed(around):
                 if after is not None:
@@ -180,6 +183,11 @@ class Replay:
         if self.driver.ctx_get_current() != self._context:  # a break has left another one
             restore_context(self.driver, self._context)
 
+    def observe(self, graph: BreakableGraph, after: Callable[[Step], object], around: Around) -> None:
+        """A replay for looking at: ``after`` is called with each step once it is queued, ``around`` for each break."""
+        marks: tuple[Marks, ...] = (lambda step, place: (None, partial(after, step)),)
+        self.run(graph, None, None, self.prepare(rows=False, marks=marks, around=around))
+
     def _run_step_by_step(
         self, graph: BreakableGraph, stream: int, valid_rows: int | None, prepared: Prepared | None
     ) -> None:
@@ -232,7 +240,7 @@ class Replay:
         if given is not None:
             handle = driver.resolve_stream(stream_handle(given))
         else:
-            current = framework_streams(driver, self._moving) or framework_streams(driver, self._frameworks)
+            current = framework_streams(driver, self._moving) or framework_streams(driver, self.frameworks)
             if len(current) != 1:
                 which = "none took part" if not current else f"theirs are {', '.join(map(hex, current))}"
                 raise CaptureStateError(
@@ -251,7 +259,7 @@ class Replay:
     def _run_where_current(self, prepared: Prepared, stream: int) -> None:
         """Run with ``stream`` the current one of every framework."""
         with ExitStack() as scopes:
-            for framework in self._frameworks:
+            for framework in self.frameworks:
                 current = framework.current_stream()
                 if current is None or self.driver.resolve_stream(current) != stream:
                     scopes.enter_context(framework.stream_scope(stream))

@@ -24,6 +24,8 @@ class SideStreams:
     ----------
     forks
         Of the segment that is open, or was last.
+    strays
+        Streams that were used in a segment, and were no part of it: the segment, and the stream.
     """
 
     def __init__(self, driver: Driver, origin: int, aux: AuxStreams, *, debug: bool) -> None:
@@ -36,6 +38,7 @@ class SideStreams:
         self._took_part: set[int] = set()
         self._outside: set[int] = set()  # were given memory in a segment, and are no part of it
         self._named: set[int] = set()
+        self.strays: list[tuple[str, int]] = []
 
     def begin(self) -> Forks:
         """A segment has begun, and no fork is known in it."""
@@ -82,6 +85,7 @@ class SideStreams:
     def check_outside(self, here: str, *, stacklevel: int) -> None:
         """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
         outside, self._outside = self._outside, set()
+        self.strays += [(here, stream) for stream in sorted(outside)]
         self._tell(
             outside,
             f"was given memory in {here}, and was not forked",

@@ -16,6 +16,7 @@ from breakgraph.segments.streams import eager_stream
 
 if TYPE_CHECKING:
     from breakgraph.segments.open_capture import Capture
+    from breakgraph.segments.rehearsal import Rehearsal
     from breakgraph.segments.replay import Replay
 
 __all__ = ["GraphState", "Running", "current_stream", "here", "inert_scope", "is_capturing"]
@@ -45,7 +46,9 @@ class Running(Owner):
 
     __slots__ = ("inside", "replay", "stream", "valid_rows")
 
-    def __init__(self, replay: Replay | None, stream: int, valid_rows: int | None, inside: Capture | None) -> None:
+    def __init__(
+        self, replay: Replay | None, stream: int, valid_rows: int | None, inside: Capture | Rehearsal | None
+    ) -> None:
         self.replay = replay
         self.stream = stream
         self.valid_rows = valid_rows
@@ -62,7 +65,7 @@ class Running(Owner):
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.capture: Capture | None = None
+        self.capture: Capture | Rehearsal | None = None
         self.inert: list[object] = []  # the open scopes that only run their bodies (C7)
         self.replays: list[weakref.ref[Running]] = []  # weakly: a replay that was interrupted is under way no more
         self.contexts: list[Any] = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from breakgraph.segments.graph import BreakableGraph
     from breakgraph.segments.timing import Profile
+    from breakgraph.segments.verification import Verification
 
 __all__ = ["StepTimes", "TraceFormat", "Viewed", "Views"]
 
@@ -33,6 +34,17 @@ class Views(Protocol):
     def summary_html(self, graph: BreakableGraph) -> str: ...
     def profile(self, graph: BreakableGraph, n: int, *, stream: object, valid_rows: int | None) -> Profile: ...
     def profile_table(self, profile: Profile) -> str: ...
+    def verify(
+        self,
+        graph: BreakableGraph,
+        forward: Callable[..., Any],
+        inputs: Any,
+        *,
+        outputs: Any,
+        rounds: int,
+        atol: float,
+        rtol: float,
+    ) -> Verification: ...
 
 
 class Viewed:
@@ -105,6 +117,53 @@ class Viewed:
             Whatever a break raises. The graph can be replayed again.
         """
         return self.views.profile(self._graph, n, stream=stream, valid_rows=valid_rows)
+
+    def verify(
+        self,
+        forward: Callable[..., Any],
+        inputs: Any,
+        *,
+        outputs: Any = None,
+        rounds: int = 3,
+        atol: float = 0.0,
+        rtol: float = 0.0,
+    ) -> Verification:
+        """Compare replays with the forward run eagerly, value by value and bit by bit, on fresh inputs.
+
+        Compared are what each break was called with and gave, and the outputs, which are spoiled before each replay.
+        On a difference the answer names the first step that gave another value, the array, the element, and the
+        likeliest cause.
+
+        Parameters
+        ----------
+        forward
+            The forward that was captured. It is called as ``forward(*inputs)`` outside any capture, a few times in a
+            round, in the forward context that is published.
+        inputs
+            The arrays that were captured as inputs, one or a sequence, among them all that the forward changes. Floats
+            are given random values, others are shuffled, and at the end all are as they were. Or a function: called
+            with 0, 1, ..., it writes fresh values into them, and returns the arguments for ``forward``.
+        outputs
+            What the captured forward returned, in the same form; where it returns nothing, the arrays that it writes.
+            Not needed for outputs of `BreakableGraph.output`, and for arrays that are the same ones at each call.
+        rounds
+            How many times; it ends at the first that differs.
+        atol, rtol
+            How far floats may differ, as of ``numpy.isclose``; both 0: not in one bit.
+
+        Returns
+        -------
+        verification
+            ``.ok``, ``.difference``, ``.raise_if_different()``; as a string what a person wants to read.
+
+        Raises
+        ------
+        CaptureStateError
+            It cannot be replayed now, or a capture is open in some thread: the whole device is waited for.
+        BreakgraphError
+            There is nothing to compare, or it is not known where a replay leaves what the forward returns.
+        """
+        return self.views.verify(self._graph, forward, inputs, outputs=outputs, rounds=rounds, atol=atol, rtol=rtol)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
