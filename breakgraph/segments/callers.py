@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["caller", "in_package", "site"]
+import numpy as np
+
+__all__ = ["caller", "in_package", "is_program", "program", "site"]
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_NUMPY = str(Path(np.__file__).parent) + os.sep
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
 
 
 def in_package(frame: FrameType) -> bool:
     """Whether it runs code of the library itself."""
     return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def is_program(frame: FrameType) -> bool:
+    """Whether it runs code of the program or a library it uses: not this one, nor Python's own or NumPy."""
+    name = frame.f_code.co_filename
+    of_python = name.startswith((_STDLIB, "<frozen ")) and "site-packages" not in name
+    return not of_python and not name.startswith((_PACKAGE, _NUMPY))
 
 
 def caller() -> FrameType:
@@ -25,7 +38,15 @@ def caller() -> FrameType:
     return frame
 
 
-def site() -> str:
-    """``file:line`` of the nearest caller outside the package."""
-    frame = caller()
+def site(frame: FrameType | None = None) -> str:
+    """``file:line`` that a frame runs, by default that of the nearest caller outside the package."""
+    frame = frame or caller()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def program(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it, as far as they are the program's."""
+    while frame is not None:
+        if is_program(frame):
+            yield frame
+        frame = frame.f_back

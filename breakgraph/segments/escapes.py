@@ -7,6 +7,7 @@ have baked is the first one's address.
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from breakgraph import frameworks
 from breakgraph.driver import Driver
 from breakgraph.frameworks import Block, Framework
 from breakgraph.memory import Cell, tree
-from breakgraph.segments.callers import site
+from breakgraph.segments.callers import program, site
 
 __all__ = ["Escape", "Escapes"]
 
@@ -74,7 +75,7 @@ class Escapes:
         return tuple(self._alive())
 
     def _note(self, block: Block) -> object:
-        made = _Made(Escape(block.ptr, block.nbytes, site()))
+        made = _Made(Escape(block.ptr, block.nbytes, site(next(program(sys._getframe(1)), None))))
         self._made.append(weakref.ref(made))
         return made
 

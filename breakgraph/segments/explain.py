@@ -56,6 +56,11 @@ _REASONS = (
         _RELAXED,
     ),
 )
+_SILENT = (
+    "nothing was raised there: a destructor freed device memory, or another thread synchronized the context or the"
+    " device meanwhile, which invalidates every capture in it",
+    "keep what frees memory alive until the segment has ended, and other threads from synchronizing the context",
+)
 
 
 def explain(error: Exception, where: str, lost: LostAt | None, *, invalidated: bool) -> str:
@@ -101,12 +106,10 @@ def _told(lost: LostAt) -> str:
         f"    {lost.source or '(its source is not at hand)'}",
         f"  in:  {'; called from '.join((lost.function, *lost.chain))}",
     ]
-    if lost.call or lost.error:
+    if not lost.silent:
         lines.append("  call: " + ", which raised ".join(filter(None, (lost.call or "a call", lost.error))))
-    else:
-        lines.append("  call: nothing was raised there. A destructor may have freed memory, or another thread acted")
-        if lost.others:
-            lines.append(f"  other threads then: {'; '.join(lost.others)}")
+    elif lost.others:
+        lines.append(f"  meanwhile, in other threads: {'; '.join(lost.others)}")
     why, relaxed = _reason(lost)
     lines.append(f"  why: {why}")
     lines.append(
@@ -121,6 +124,8 @@ def _reason(lost: LostAt) -> tuple[str, str]:
         for pattern, why, relaxed in _REASONS:
             if re.search(pattern, told, re.IGNORECASE):
                 return why, relaxed
+    if lost.silent:
+        return _SILENT
     return "the driver cannot record what it did, or it would wait for work that is only being recorded", _RELAXED
 
 

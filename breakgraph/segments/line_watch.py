@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import CO_OPTIMIZED
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias, cast
 
 from breakgraph.errors import BreakgraphError, DriverError
-from breakgraph.segments.callers import in_package
+from breakgraph.segments.callers import caller, is_program, program, site
 
 __all__ = ["LineWatch", "LostAt"]
 
@@ -60,6 +60,11 @@ class LostAt:
     error: str = ""
     others: tuple[str, ...] = ()
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was raised there."""
+        return not self.call and not self.error
+
 
 class LineWatch:
     """Watches the segments of one capture, in the thread that captures.
@@ -76,6 +81,7 @@ class LineWatch:
     def __init__(self, is_valid: Callable[[], bool], see: Callable[[FrameType], object]) -> None:
         self.found: LostAt | None = None
         self._is_valid, self._see = is_valid, see
+        self._scope = caller().f_code  # in which the capture is opened
         self._on_call: _Trace = self._called  # bound once, to be known again
         self._in_frame: _Trace = self._moved
         self._before: _Trace | None = None  # whose place it has taken
@@ -86,7 +92,7 @@ class LineWatch:
     def start(self) -> None:
         """A segment has begun."""
         self._running, self._before = True, cast("_Trace | None", sys.gettrace())
-        for frame in _outside(sys._getframe(1)):
+        for frame in program(sys._getframe(1)):
             if not self._frames:
                 self._line = frame.f_lineno
             self._frames[frame] = frame.f_trace
@@ -105,7 +111,7 @@ class LineWatch:
             if frame.f_trace is self._in_frame:
                 frame.f_trace = before
             _drop_snapshot(frame)
-        innermost = next(iter(_outside(sys._getframe(1))), None)
+        innermost = next(program(sys._getframe(1)), None)
         if innermost is not None and innermost in self._frames:
             self._ask(innermost)
         self._frames.clear()
@@ -118,11 +124,11 @@ class LineWatch:
             theirs = self._before(frame, event, arg)
             if self._running:
                 sys.settrace(self._on_call)  # some put themselves in our place when they are called
-        if not self._running or in_package(frame):
+        if not self._running or not is_program(frame):
             return theirs
-        caller = next(iter(_outside(frame.f_back)), None)
-        if caller is not None:
-            self._ask(caller)
+        calling = next(program(frame.f_back), None)
+        if calling is not None:
+            self._ask(calling)
         self._line = frame.f_lineno
         self._frames[frame] = theirs
         self._see(frame)
@@ -138,19 +144,24 @@ class LineWatch:
         if event == "return":
             del frame.f_trace  # and no reference is left that would keep the locals of a frame that has ended
             self._frames.pop(frame, None)
-            caller = next(iter(_outside(frame.f_back)), None)
-            self._line = caller.f_lineno if caller is not None else 0
-        else:
-            self._line = frame.f_lineno
+            calling = next(program(frame.f_back), None)
+            self._line = calling.f_lineno if calling is not None else 0
+            return theirs
+        self._line = frame.f_lineno
         return self._in_frame
 
     def _ask(self, frame: FrameType, error: object = None) -> None:
         if self.found is None and not self._is_valid():
-            self.found = _lost_at(frame, self._line, error)
+            self.found = _lost_at(frame, self._line, error, self._scope)
 
 
-def _lost_at(frame: FrameType, line: int, error: object) -> LostAt:
+def _lost_at(frame: FrameType, line: int, error: object, scope: CodeType) -> LostAt:
     code = frame.f_code
+    chain: list[str] = []
+    for one in program(frame):
+        chain.append(_named(one))
+        if one.f_code is scope or len(chain) > _SHOWN:
+            break
     told = ""
     if isinstance(error, BaseException):
         what = error.what if isinstance(error, BreakgraphError) else str(error)
@@ -159,7 +170,7 @@ def _lost_at(frame: FrameType, line: int, error: object) -> LostAt:
         site=f"{code.co_filename}:{line}",
         source=linecache.getline(code.co_filename, line, frame.f_globals).strip(),
         function=code.co_qualname,
-        chain=tuple(map(_named, list(_outside(frame.f_back))[:_SHOWN])),
+        chain=tuple(chain[1:]),
         call=error.call if isinstance(error, DriverError) else "",
         error=told,
         others=tuple(_other_threads()),
@@ -178,18 +189,10 @@ def _other_threads() -> Iterator[str]:
     here, names = threading.get_ident(), {one.ident: one.name for one in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         if ident != here:
-            own = next((one for one in _outside(frame) if one.f_code.co_filename != threading.__file__), None)
+            own = next(program(frame), None)
             if own is not None:
                 yield f"{names.get(ident, ident)} at {_named(own)}"
 
 
 def _named(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
-
-
-def _outside(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and those that called it, without the package's own."""
-    while frame is not None:
-        if not in_package(frame):
-            yield frame
-        frame = frame.f_back
+    return f"{site(frame)} in {frame.f_code.co_qualname}"

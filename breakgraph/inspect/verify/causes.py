@@ -78,6 +78,7 @@ def _frozen(case: Case) -> Iterator[str]:
                     f"argument {was.name!r} of {_of(case, at)} is {was.value!r:.80} at every replay, as at capture;"
                     f" eager gave it {now.value!r:.80}"
                 )
+    for at, step in enumerate(breaks[: (case.found.step + 1) // 2]):
         if step.destination == repr(NO_WRITEBACK) or step.frozen:
             ours, others = (seen.breaks[at].result for seen in (case.eager, case.other))
             for one, two in zip(ours, others, strict=False):
@@ -108,13 +109,13 @@ def _untouched(case: Case) -> Iterator[str]:
 
 
 def _reused(case: Case) -> Iterator[str]:
-    for one in case.moved:
-        if one.died:
-            yield str(one)
     holdings: Holdings | None = case.graph.holdings
     if holdings is None or holdings.footprint is None:
         return
     ptr, mine = case.found.replay.ptr, holdings.footprint
+    for one in case.moved:
+        if one.died and not mine.covers(one.before, 1):  # what a segment makes, each replay makes anew
+            yield str(one)
     block = holdings.arena.block_at(ptr)
     if ptr and mine.covers(ptr, 1) and block is not None and block.capture != mine.capture:
         yield f"the arena has given the bytes at {ptr:#x} to another capture"
