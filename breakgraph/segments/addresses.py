@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CellType, CodeType, FrameType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from breakgraph import frameworks
@@ -74,16 +74,14 @@ class AddressBook:
             self._note((id(cell),), f"{name!r} in the closure of {function.__qualname__}", partial(_content, cell))
         return None
 
-    def note_frame(self, frame: FrameType) -> None:
-        """What code that runs in a segment reaches: by its globals, and by ``self``."""
-        code = frame.f_code
-        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    def note_code(self, code: CodeType, variables: dict[str, Any], owner: object) -> None:
+        """What code that runs in a segment reaches: by its globals, and by the attributes of its ``self``."""
         key = (code, id(owner))
         if key in self._seen:
             return
         self._seen.add(key)
-        self._note_globals(code, frame.f_globals)
-        if owner is not None and code.co_varnames[0] in ("self", "cls"):
+        self._note_globals(code, variables)
+        if owner is not None:
             self._note_attributes(owner)
 
     def moved(self) -> Iterator[Moved]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,7 +14,7 @@ __all__ = ["caller", "in_package", "is_program", "program", "site"]
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _NUMPY = str(Path(np.__file__).parent) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_STDLIB = str(Path(os.__file__).parent) + os.sep
 
 
 def in_package(frame: FrameType) -> bool:

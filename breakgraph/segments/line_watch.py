@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any, TypeAlias, cast
 
@@ -25,9 +24,10 @@ from breakgraph.segments.callers import caller, is_program, program, site
 
 __all__ = ["LineWatch", "LostAt"]
 
+#: Told of code that runs in a segment: with its globals, and its ``self`` if it has one.
+See: TypeAlias = Callable[[CodeType, dict[str, Any], object], object]
 _Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 _SHOWN = 8  #: frames of the call chain, the nearest first
-_UNSHARED = 3  #: references to a snapshot that nobody has but its frame, a variable and the count itself
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LineWatch:
         Where the capture became invalid, if it has.
     """
 
-    def __init__(self, is_valid: Callable[[], bool], see: Callable[[FrameType], object]) -> None:
+    def __init__(self, is_valid: Callable[[], bool], see: See) -> None:
         self.found: LostAt | None = None
         self._is_valid, self._see = is_valid, see
         self._scope = caller().f_code  # in which the capture is opened
@@ -86,6 +86,7 @@ class LineWatch:
         self._in_frame: _Trace = self._moved
         self._before: _Trace | None = None  # whose place it has taken
         self._frames: dict[FrameType, _Trace | None] = {}  # those it traces, and what traced them before
+        self._snapshot: dict[str, Any] = {}
         self._line = 0  # that runs now in the innermost of them
         self._running = False
 
@@ -97,7 +98,7 @@ class LineWatch:
                 self._line = frame.f_lineno
             self._frames[frame] = frame.f_trace
             frame.f_trace = self._in_frame
-            self._see(frame)
+            self._see(frame.f_code, frame.f_globals, None)
         sys.settrace(self._on_call)
 
     def stop(self) -> None:
@@ -105,12 +106,12 @@ class LineWatch:
         if not self._running:
             return
         self._running = False
+        self._drop_snapshot()
         if sys.gettrace() is self._on_call:  # a debugger may have come meanwhile, and other threads have their own
             sys.settrace(self._before)
         for frame, before in self._frames.items():
             if frame.f_trace is self._in_frame:
                 frame.f_trace = before
-            _drop_snapshot(frame)
         innermost = next(program(sys._getframe(1)), None)
         if innermost is not None and innermost in self._frames:
             self._ask(innermost)
@@ -119,6 +120,7 @@ class LineWatch:
 
     # what Python calls ----------------------------------------------------------------------------------------
     def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        self._drop_snapshot()
         theirs = None
         if self._before is not None:
             theirs = self._before(frame, event, arg)
@@ -131,10 +133,11 @@ class LineWatch:
             self._ask(calling)
         self._line = frame.f_lineno
         self._frames[frame] = theirs
-        self._see(frame)
+        self._see(frame.f_code, frame.f_globals, self._owner(frame))
         return self._in_frame
 
     def _moved(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        self._drop_snapshot()
         theirs = self._frames.get(frame)
         if theirs is not None:
             theirs = self._frames[frame] = theirs(frame, event, arg)
@@ -149,6 +152,21 @@ class LineWatch:
             return theirs
         self._line = frame.f_lineno
         return self._in_frame
+
+    def _owner(self, frame: FrameType) -> object:
+        """The ``self`` of a call that has just begun."""
+        code = frame.f_code
+        if not code.co_argcount or code.co_varnames[0] not in ("self", "cls"):
+            return None
+        snapshot: Any = frame.f_locals
+        if isinstance(snapshot, dict):  # up to Python 3.12: a copy, which the frame keeps, and so what is in it
+            self._snapshot = snapshot
+        return snapshot.get(code.co_varnames[0])
+
+    def _drop_snapshot(self) -> None:
+        """At the next event; until then Python writes the copy back to the frame's variables."""
+        self._snapshot.clear()
+        self._snapshot = {}
 
     def _ask(self, frame: FrameType, error: object = None) -> None:
         if self.found is None and not self._is_valid():
@@ -175,14 +193,6 @@ def _lost_at(frame: FrameType, line: int, error: object, scope: CodeType) -> Los
         error=told,
         others=tuple(_other_threads()),
     )
-
-
-def _drop_snapshot(frame: FrameType) -> None:
-    """Up to Python 3.12 tracing leaves a copy of a function's variables in its frame, which would keep arrays alive."""
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
-        snapshot = frame.f_locals
-        if sys.getrefcount(snapshot) == _UNSHARED:
-            snapshot.clear()
 
 
 def _other_threads() -> Iterator[str]:

@@ -95,7 +95,7 @@ class Recorder:
         self._watch: LineWatch | None = None
         if options.debug:
             holdings.addresses = AddressBook(self._driver)
-            self._watch = LineWatch(lambda: not self.invalidated, holdings.addresses.note_frame)
+            self._watch = LineWatch(lambda: not self.invalidated, holdings.addresses.note_code)
 
     # segments -------------------------------------------------------------------------------------------
     @property

@@ -106,8 +106,8 @@ class Replay:
                 steps.extend((step, step))
 
         for step in self._holdings.steps:
-            around = [mark(step, place) for mark in marks]
-            for before, _ in around:
+            marked = [mark(step, place) for mark in marks]
+            for before, _ in marked:
                 if before is not None:
                     add(before, None)
             if isinstance(step, Segment):
@@ -119,7 +119,7 @@ class Replay:
             else:
                 add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
                 launches += step.lands  # its copy is in the queue too
-            for _, after in reversed(around):
+            for _, after in reversed(marked):
                 if after is not None:
                     add(after, None)
                     launches += 1  # it may be an event

@@ -323,13 +323,16 @@ def test_a_replay_that_faults_is_told_with_the_arrays_that_have_moved() -> None:
         import numpy as np
         import breakgraph as bg
         xp = bg.array_namespace()
-        x, out = xp.ones(4, np.float32), xp.zeros(4, np.float32)
-        w = xp.ones(100_000, np.float32)[-4:]  # what is made next does not reach so far
+        driver, x, out = bg.driver.current(), xp.ones(4, np.float32), xp.zeros(4, np.float32)
+        library, ptr = bg.frameworks.of(x, driver), driver.mem_alloc(16)
+        w = library.over(bg.driver.Region.contiguous_at(ptr, (4,), x.dtype))
         def forward(a):
             return np.multiply(a, w, out=out)
         with bg.capture(debug=True) as graph:
             forward(x)
         w = xp.ones(4, np.float32) * 2
+        driver.synchronize()
+        driver.mem_free(ptr)
         try:
             graph.verify(forward, x)
         except bg.errors.DriverError as error:
@@ -346,10 +349,9 @@ def test_a_replay_that_faults_is_told_with_the_arrays_that_have_moved() -> None:
 
 def test_debug_warns_of_an_array_that_outlives_its_break_unreturned(driver: Any, xp: Any) -> None:
     layer, x = Layer(), zeros(xp)
-    look = bg.break_point(dst=bg.IN_PLACE)(layer.look)
     with warnings.catch_warnings(record=True) as told, bg.capture(debug=True) as graph:
         warnings.simplefilter("always")
-        look(x + 1)
+        bg.break_here(layer.look, bg.IN_PLACE, x + 1)
         np.add(layer.hidden, 1, out=x)
     (warning,) = told
     assert warning.category is BreakgraphWarning

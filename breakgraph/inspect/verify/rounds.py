@@ -11,13 +11,14 @@ Each gives the forward fresh inputs A, and then others, B:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from breakgraph.driver.contexts import in_context
-from breakgraph.errors import BreakgraphError, CaptureStateError
+from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError
 from breakgraph.inspect.verify.causes import Case, cause_of
 from breakgraph.inspect.verify.differences import Found, first_in_breaks, first_in_outputs, writer
 from breakgraph.inspect.verify.outputs import Output, outputs_of
@@ -84,8 +85,13 @@ class _Rounds:
                 if difference is not None:
                     return Verification(number + 1, compared, difference, self._moved())
             return Verification(rounds, compared, None, self._moved())
+        except DriverError as error:  # a segment may have read memory that has gone; the context may be lost
+            for moved in self._moved():
+                error.add_note(f"breakgraph: {moved}")
+            raise
         finally:
-            self._restore(original)
+            with suppress(DriverError):
+                self._restore(original)
 
     def _round(self, number: int) -> tuple[tuple[str, ...], Difference | None]:
         self._draw()
@@ -102,12 +108,12 @@ class _Rounds:
                 remedy="pass outputs=, the arrays that it writes",
             )
         self._spoil(inputs, outputs)
-        self._explained(self._graph.replay)
+        self._graph.replay()
         # As a caller would, who reads them on the stream of the replay.
         replayed = [one for output in outputs for one in self._device.read(output.target, output.name, wait=False)]
         self._spoil(inputs, outputs)
         watched = [(output.name, output.target) for output in outputs]
-        replay = self._explained(lambda: replay_pass(self._graph, self._device, watched))
+        replay = replay_pass(self._graph, self._device, watched)
         graph, tolerance = self._graph, self._tolerance
         found = first_in_breaks(tolerance, eager, replay) or first_in_outputs(outputs, tolerance, replay.looks[-1])
         raced = found is None
@@ -146,15 +152,6 @@ class _Rounds:
         for output in outputs:
             self._device.spoil(output.target, output.eager.value)
         self._restore(inputs)  # after it: an output may be an input too
-
-    def _explained(self, run: Callable[[], Any]) -> Any:
-        """What a replay raises is told with the arrays that have moved, in whose place it may have found nothing."""
-        try:
-            return run()
-        except Exception as error:
-            for moved in self._moved():
-                error.add_note(f"breakgraph: {moved}")
-            raise
 
     def _located(self, found: Found, outputs: list[Output], eager: Pass, replay: Pass) -> Found:
         """The step that wrote an output otherwise, where eager writes the same array and could be watched."""
