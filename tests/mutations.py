@@ -412,6 +412,30 @@ MUTATIONS = (
         "            pass\n",
         ("tests/pictures/test_nvtx_ranges.py",),
     ),
+    Mutation(
+        37,
+        "verify leaves the outputs of a replay as eager code left them",
+        "inspect/verify/rounds.py",
+        "self._device.spoil(output.target, output.eager.value)",
+        "pass",
+        ("tests/planted/test_numbers.py::test_a_replay_that_does_nothing_cannot_pass",),
+    ),
+    Mutation(
+        38,
+        "the line on which a segment ends is not asked about",
+        "segments/line_watch.py",
+        "            self._ask(innermost)",
+        "            pass",
+        ("tests/planted/test_lines.py::test_the_line_that_made_a_capture_invalid_is_named",),
+    ),
+    Mutation(
+        39,
+        "what a break returns counts as escaped where somebody else holds it too",
+        "segments/recorder.py",
+        "escapes.returned(result)",
+        "pass",
+        ("tests/planted/test_numbers.py::test_nothing_is_said_of_an_array_that_may_stay",),
+    ),
 )
 
 

@@ -25,6 +25,8 @@ def in_package(frame: FrameType) -> bool:
 def is_program(frame: FrameType) -> bool:
     """Whether it runs code of the program or a library it uses: not this one, nor Python's own or NumPy."""
     name = frame.f_code.co_filename
+    if name == "<string>":  # a method that a dataclass or a named tuple was given; or python -c
+        return not str(frame.f_globals.get("__name__", "")).startswith(("breakgraph.", "namedtuple_"))
     of_python = name.startswith((_STDLIB, "<frozen ")) and "site-packages" not in name
     return not of_python and not name.startswith((_PACKAGE, _NUMPY))
 

@@ -57,8 +57,8 @@ _REASONS = (
     ),
 )
 _SILENT = (
-    "nothing that this thread did has raised there: a destructor freed device memory, or another thread synchronized the"
-    " context or device meanwhile, which invalidates every capture in it",
+    "nothing that this thread did has raised there: a destructor freed device memory, or another thread synchronized"
+    " the context or device meanwhile, which invalidates every capture in it",
     "keep what frees memory alive until the segment has ended, and other threads from synchronizing the context",
 )
 

@@ -27,6 +27,7 @@ class Rehearsal:
     """What stands in the capture slot meanwhile."""
 
     in_segment = False
+    valid_rows: int | None = None
 
     def __init__(self, graph: BreakableGraph, call: Call, output: Callable[[Any], object]) -> None:
         self.graph = graph

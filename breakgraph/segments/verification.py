@@ -70,18 +70,29 @@ class Difference:
     cause: Cause
     evidence: str
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """The step, the array and the element, with both values."""
         where = f" at {self.address:#x}" if self.address else ""
         element = f"element {self.index}" if self.size != 1 or self.index else "it"
-        return "\n".join(
-            [
-                f"round {self.round}: {self.step} gives other values at replay than eager does",
-                f"  {self.array}{where}: {element} is {self.eager} in eager and {self.replay} at replay;"
-                f" {self.count} of {self.size} differ",
-                f"  why: likeliest {self.cause}: {self.evidence}",
-                f"  do:  {_REMEDY[self.cause]}",
-            ]
+        return (
+            f"round {self.round}: {self.step} gives other values at replay than eager does\n"
+            f"  {self.array}{where}: {element} is {self.eager} in eager and {self.replay} at replay;"
+            f" {self.count} of {self.size} differ"
         )
+
+    @property
+    def why(self) -> str:
+        """The cause, and what speaks for it."""
+        return f"likeliest {self.cause}: {self.evidence}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do against the cause."""
+        return _REMEDY[self.cause]
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  why: {self.why}\n  do:  {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -113,8 +124,8 @@ class Verification:
 
     def raise_if_different(self) -> None:
         """Raise `ReplayDiffers` where a value was not the same."""
-        if self.difference is not None:
-            raise ReplayDiffers(str(self))
+        if (one := self.difference) is not None:
+            raise ReplayDiffers(one.what, why=one.why, remedy=one.remedy)
 
     def __str__(self) -> str:
         if self.difference is None:

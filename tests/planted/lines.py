@@ -204,6 +204,21 @@ def an_argument_of_a_break(driver: Any, x: Any) -> Any:
 
 
 @planted
+def a_handle_that_closes_quietly(driver: Any, x: Any) -> Any:
+    """In the very line that calls a break, by code that nobody traces."""
+    graph = driver.graph_create()
+    with bg.driver.relaxed(driver):
+        graph_exec = driver.graph_instantiate(graph)
+    held = bg.driver.Event(graph_exec, driver.graph_exec_destroy)
+    try:
+        return bg.break_here(lambda a, closed: a * 2, bg.INFER, x + 1, held.close())  # HERE
+    finally:
+        with bg.driver.relaxed(driver):
+            driver.graph_exec_destroy(graph_exec)
+            driver.graph_destroy(graph)
+
+
+@planted
 def the_last_line(driver: Any, x: Any) -> Any:
     x + 1
     return suppress_all(lambda: driver.mem_alloc(64))  # HERE
