@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -117,7 +117,8 @@ class Recorder:
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
         driver, holdings, where = self._driver, self._holdings, self.here
-        self._stop_watch()
+        if self._watch is not None:
+            self._watch.stop()
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
                 self.sides.join()
@@ -175,18 +176,17 @@ class Recorder:
                 if self._driver.stream_is_capturing(self._stream) != CaptureStatus.NONE:
                     raise
 
-        self._stop_watch()
-        attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
-
-    def _stop_watch(self) -> None:
         if self._watch is not None:
             self._watch.stop()
+        attempt(notes, f"ending the capture on stream {self._stream:#x}", end)
 
     @property
     def lost(self) -> LostAt | None:
         """Where the capture became invalid, if it has, and was watched."""
-        self._stop_watch()
-        return None if self._watch is None else self._watch.found
+        if self._watch is None:
+            return None
+        self._watch.stop()
+        return self._watch.found
 
     @property
     def invalidated(self) -> bool:
@@ -237,8 +237,9 @@ class Recorder:
             with ExitStack() as outside:
                 for framework in self._frameworks:
                     outside.enter_context(framework.outside_scope())
-                with nullcontext() if escapes is None else escapes.watching(self._frameworks):
-                    result = (point.stub or point.function)(*args, **kwargs)
+                if escapes is not None:
+                    outside.enter_context(escapes.watching(self._frameworks))
+                result = (point.stub or point.function)(*args, **kwargs)
                 if escapes is not None:
                     escapes.returned(result)
                 self._holdings.aux.lead(self._stream)
