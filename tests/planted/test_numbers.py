@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from planted.lines import LINES
 from planted.numbers import NUMBERS, Layer, expected_warning, line
-from support import assert_next_capture_works, child, every_schedule, floats, holds, refill, zeros
+from support import assert_next_capture_works, child, every_schedule, floats, holds, on_stream, refill, zeros
 
 import breakgraph as bg
 from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureStateError, ReplayDiffers
@@ -48,6 +48,31 @@ def test_a_planted_mistake_is_found_with_its_cause(driver: Any, xp: Any, kind: s
     asked.graph.close()
     del asked, found, difference
     assert_next_capture_works(xp)
+
+
+@pytest.mark.races
+def test_a_replay_that_is_right_only_if_each_step_is_waited_for_lacks_an_order(sim: Any, xp: Any) -> None:
+    """The break's work is on a stream that nothing orders; a GPU may be quick enough to hide it."""
+    x, cell, out, side = zeros(xp), zeros(xp), zeros(xp), sim.create_stream()
+    sim.synchronize()
+
+    def beside(a: Any) -> None:
+        with on_stream(a, side):
+            np.add(a, 1, out=cell)
+
+    def forward(a: Any) -> Any:
+        bg.break_here(beside, bg.IN_PLACE, a + 1)
+        if not bg.is_capturing():
+            sim.synchronize()
+        return np.add(cell, 1, out=out)
+
+    with bg.capture() as graph:
+        forward(x)
+    sim.synchronize()
+    found = graph.verify(forward, x).difference
+    assert found is not None
+    assert found.cause is Cause.UNCAPTURED, found
+    assert "if each of its steps is waited for" in found.evidence
 
 
 # --- what it compares ---------------------------------------------------------------------------------------------
