@@ -35,6 +35,7 @@ _PARTS, _SETTLED = 20, 2  # of the calls, and after how many of them nothing may
 _COMPARED = 100  # one call in so many
 _TIMED = (1, 7, 64, 256)  # rows
 _HOST_GROWTH = 4 << 20  # bytes that the allocators of Python and C may shuffle
+_WARM = 10_000  # calls, before which host memory may still grow: libraries fill their caches
 
 GRAPHED, REPLAY, EAGER = "graphed call", "its replay alone", "eager"
 
@@ -90,7 +91,7 @@ def _call(report: Report, service: Any, forward: Forward, source: Any, calls: in
     for what, bound in (
         ("device memory in use", 0),
         ("the arena", 0),
-        ("host memory", _HOST_GROWTH if on_gpu else None),
+        ("host memory", _HOST_GROWTH if on_gpu and stats.calls > _WARM else None),
     ):
         settled, *later = (part[what] for part in usage[_SETTLED - 1 :])
         report.add(f"growth of {what}, after the first tenth", max(later) - settled, "bytes", bound=bound)

@@ -10,9 +10,10 @@ from types import FrameType
 
 import numpy as np
 
-__all__ = ["caller", "in_package", "is_program", "program", "site"]
+__all__ = ["caller", "in_driver", "in_package", "is_program", "program", "site"]
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_DRIVER = _PACKAGE + "driver" + os.sep
 _NUMPY = str(Path(np.__file__).parent) + os.sep
 _STDLIB = str(Path(os.__file__).parent) + os.sep
 
@@ -20,6 +21,11 @@ _STDLIB = str(Path(os.__file__).parent) + os.sep
 def in_package(frame: FrameType) -> bool:
     """Whether it runs code of the library itself."""
     return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def in_driver(frame: FrameType) -> bool:
+    """Whether it runs code of the driver layer."""
+    return frame.f_code.co_filename.startswith(_DRIVER)
 
 
 def is_program(frame: FrameType) -> bool:

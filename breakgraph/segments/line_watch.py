@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeAlias, cast
 
 from breakgraph.errors import BreakgraphError, DriverError
-from breakgraph.segments.callers import caller, is_program, program, site
+from breakgraph.segments.callers import caller, in_driver, is_program, program, site
 
 __all__ = ["LineWatch", "LostAt"]
 
@@ -126,7 +126,7 @@ class LineWatch:
             theirs = self._before(frame, event, arg)
             if self._running:
                 sys.settrace(self._on_call)  # some put themselves in our place when they are called
-        if not self._running or not is_program(frame):
+        if not self._running or not is_program(frame) or self._serves_driver(frame):
             return theirs
         calling = next(program(frame.f_back), None)
         if calling is not None:
@@ -152,6 +152,15 @@ class LineWatch:
             return theirs
         self._line = frame.f_lineno
         return self._in_frame
+
+    def _serves_driver(self, frame: FrameType) -> bool:
+        """Whether it runs below one of our driver calls, which has not told yet what came of it: the bindings' own."""
+        back = frame.f_back
+        while back is not None and back not in self._frames:
+            if in_driver(back):
+                return True
+            back = back.f_back
+        return False
 
     def _owner(self, frame: FrameType) -> object:
         """The ``self`` of a call that has just begun."""
