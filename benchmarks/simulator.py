@@ -23,7 +23,7 @@ from benchmarks._timing import in_turn, timed
 __all__ = ["BOUNDS", "counts", "main", "measure"]
 
 _SEGMENTS, _TIMED = (8, 16, 32), 65
-_REPEATS = 16  # so that what is done once in so many launches (breakgraph/segments/backlog.py) is in each count alike
+_REPEATS = 32  # so that what is done once in so many launches (breakgraph/memory/backlog.py) is in each count alike
 
 EACH_REPLAYED, REPLAY = "replay, a segment and a break", "replay, beside them"
 EACH_CAPTURED, CAPTURE = "capture, a segment and a break", "capture and close, beside them"
@@ -31,11 +31,11 @@ CALL = "call through a break point outside a capture"
 
 #: Functions and instructions of the library without its extension (Python 3.11 has the most), and driver calls.
 BOUNDS = {
-    EACH_REPLAYED: (12, 190, 1.02),
-    REPLAY: (50, 800, 5),
-    EACH_CAPTURED: (125, 2400, 20),
-    CAPTURE: (90, 2200, 25),
-    CALL: (2, 35, 0),
+    EACH_REPLAYED: (0.05, 45, 1.02),
+    REPLAY: (25, 600, 5),
+    EACH_CAPTURED: (135, 2800, 20),
+    CAPTURE: (100, 2400, 25),
+    CALL: (1, 15, 0),
 }
 
 

@@ -1,8 +1,8 @@
 """Ask the driver how many launches it takes before one waits for the device.
 
-A stream is held up by a memory wait, and graphs of one kernel are launched behind it until a launch does not return;
-then copies in their place, and events. Whoever launches without letting other threads run must stay below these
-numbers (breakgraph/segments/backlog.py).
+A stream is held up by a memory wait, and graphs are launched behind it until a launch does not return: of one kernel,
+of many, of branches; then copies in their place, and events. Whoever launches without letting other threads run must
+stay below these numbers (breakgraph/memory/backlog.py).
 
     python probes/queue.py --json probes/records/queue-h200-580.json
 
@@ -29,7 +29,7 @@ from .rebegin import Asker, CouldNotAsk, Refused, add_tree_flags, header
 
 MOST = 20_000  # an answer beyond this is as good as none
 STILL = 0.5  # seconds without progress, after which a launch counts as waiting
-NEEDED = 3 * 256  # what replay has in flight at most: breakgraph.segments.backlog.HALF
+NEEDED = 3 * 256  # what replay has in flight at most: breakgraph.memory.backlog.HALF
 EXIT_COULD_NOT_ASK = 2
 
 
@@ -41,16 +41,36 @@ class Bench:
         self._gate = int(self._do("cuMemHostAlloc", 4, 0))
         self._ptr = int(self._do("cuMemAlloc", 8192))
         self._event = self._do("cuEventCreate", 0)
-        stream, mode = asker.stream, asker.cu.CUstreamCaptureMode(1)
-        self._do("cuStreamBeginCapture", stream, mode)
-        self._do("cuMemsetD32Async", self._ptr, 1, 16, stream)  # a kernel of the driver's own
-        self._exec = self._do("cuGraphInstantiate", self._do("cuStreamEndCapture", stream), 0)
+        self._side = self._do("cuStreamCreate", 1)
+
+    def _graph(self, kernels: int, *, branches: int = 1) -> int:
+        """An exec of so many kernels, one after the other in each branch."""
+        do, streams = self._do, (self._asker.stream, self._side)[:branches]
+        fork, join = do("cuEventCreate", 0), do("cuEventCreate", 0)
+        do("cuStreamBeginCapture", streams[0], self._asker.cu.CUstreamCaptureMode(1))
+        do("cuEventRecord", fork, streams[0])
+        for side in streams[1:]:
+            do("cuStreamWaitEvent", side, fork, 0)
+        for at in range(kernels):
+            do("cuMemsetD32Async", self._ptr + 4096 * (at % branches), at, 16, streams[at % branches])  # a kernel
+        for side in streams[1:]:
+            do("cuEventRecord", join, side)
+            do("cuStreamWaitEvent", streams[0], join, 0)
+        return int(do("cuGraphInstantiate", do("cuStreamEndCapture", streams[0]), 0))
 
     def calls(self) -> dict[str, Callable[[], object]]:
         """What is put on the stream, by name."""
         do, stream, ptr = self._do, self._asker.stream, self._ptr
-        return {
-            "cuGraphLaunch of one node": lambda: do("cuGraphLaunch", self._exec, stream),
+        graphs = {
+            "one kernel": self._graph(1),
+            "20 kernels": self._graph(20),
+            "100 kernels": self._graph(100),
+            "20 kernels in two branches": self._graph(20, branches=2),
+        }
+        launches = {
+            f"cuGraphLaunch of {what}": lambda one=one: do("cuGraphLaunch", one, stream) for what, one in graphs.items()
+        }
+        return launches | {
             "cuMemcpyDtoDAsync of 4 KiB": lambda: do("cuMemcpyDtoDAsync", ptr, ptr + 4096, 4096, stream),
             "cuMemsetD8Async": lambda: do("cuMemsetD8Async", ptr, 0, 4096, stream),
             "cuEventRecord": lambda: do("cuEventRecord", self._event, stream),
@@ -70,22 +90,41 @@ class Bench:
                 while made[0] < MOST and not gate.value:
                     call()
                     made[0] += 1
-            except Refused as error:
+            except (CouldNotAsk, Refused) as error:
                 failed.append(error)
 
         thread = threading.Thread(target=launch, daemon=True)
         thread.start()
         before = -1
-        while thread.is_alive() and made[0] != before:
-            before = made[0]
-            time.sleep(STILL)
-        count = made[0]
-        gate.value = 1
+        try:
+            while thread.is_alive() and made[0] != before:
+                before = made[0]
+                time.sleep(STILL)
+            count = made[0]
+        finally:
+            gate.value = 1  # or the stream stays held up, and with it this process
         thread.join(60)
         self._do("cuStreamSynchronize", self._asker.stream)
         if failed:
             raise failed[0]
         return count
+
+
+def ask(bench: Bench) -> list[dict[str, object]]:
+    """A row for each thing that is put on the stream."""
+    rows: list[dict[str, object]] = []
+    for name, call in bench.calls().items():
+        count = bench.held(call)
+        row = {"name": f"{name}: calls that return behind a stream that is held up", "unit": "calls", "value": count}
+        rows.append(row | {"at_least": NEEDED, "holds": count >= NEEDED})
+    return rows
+
+
+def line(row: dict[str, object]) -> str:
+    """One row for people."""
+    what, count = str(row["name"]).partition(":")[0], row["value"]
+    told = f"at least {count}" if count == MOST else str(count)
+    return f"{what:<42} {told:>18}{'' if row['holds'] else f'  less than {NEEDED}'}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -97,22 +136,15 @@ def main(argv: list[str] | None = None) -> int:
     args.argv = sys.argv[1:] if argv is None else argv
     try:
         asker = Asker(args.device)
-        bench = Bench(asker)
-        measured = {name: bench.held(call) for name, call in bench.calls().items()}
+        rows = ask(Bench(asker))
     except (CouldNotAsk, Refused) as error:
         print(f"COULD NOT ASK: {error}")
         return EXIT_COULD_NOT_ASK
-    lines = [f"{'behind a stream that is held up':<34} {'calls that return':>18}"]
-    rows: list[dict[str, object]] = []
-    for name, count in measured.items():
-        told = f"at least {count}" if count >= MOST else str(count)
-        lines.append(f"{name:<34} {told:>18}")
-        row = {"name": f"{name}: calls that return behind a stream that is held up", "unit": "calls", "value": count}
-        rows.append(row | {"at_least": NEEDED, "holds": count >= NEEDED})
-    print("\n".join(lines))
+    stdout = "\n".join([f"{'behind a stream that is held up':<42} {'calls that return':>18}", *map(line, rows)])
+    print(stdout)
     if args.json:
         record = header("queue", asker, args, Path(__file__).resolve())
-        args.json.write_text(json.dumps(record | {"rows": rows, "stdout": "\n".join(lines)}, indent=1) + "\n")
+        args.json.write_text(json.dumps(record | {"rows": rows, "stdout": stdout}, indent=1) + "\n")
     return 0 if all(row["holds"] for row in rows) else 1
 
 

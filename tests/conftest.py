@@ -19,6 +19,8 @@ import pytest
 # can read it. A test in test_refusals.py shows in a child process that the switch works.
 DISABLED = os.environ.pop("BREAKGRAPH_DISABLE", None)
 
+from twins import twin_called  # noqa: E402
+
 import breakgraph as bg  # noqa: E402
 from breakgraph import frameworks  # noqa: E402
 from breakgraph.driver.api import CaptureMode, CaptureStatus, Driver  # noqa: E402
@@ -125,6 +127,12 @@ def xp(request: pytest.FixtureRequest) -> ModuleType:
         if name in request.fixturenames:
             request.getfixturevalue(name)
     return bg.array_namespace()
+
+
+@pytest.fixture(params=["native", "portable"])
+def twin(request: pytest.FixtureRequest) -> ModuleType:
+    """The C extension, and its twin in Python."""
+    return twin_called(request.param)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """An interrupt at any line of the library's own bookkeeping leaves nothing taken (C5, C25, C27).
 
 A Ctrl-C arrives between any two lines. A trace raises one in place of the signal, at each line of the rooms
-``memory`` and ``segments`` in turn, in the course of a capture with a break, a replay, a sleep and a close. Afterwards
-the thread is not capturing, the arena is free, the collector runs, every exec is destroyed, and the same goes through.
+``memory`` and ``segments`` and of a replay's round in turn, in the course of a capture with a break, a replay, a sleep
+and a close. Afterwards the thread is not capturing, the arena is free, the current streams are as before, the
+collector runs, every exec is destroyed, and the same goes through.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import pytest
 from support import holds, live, refill, zeros
 
 import breakgraph as bg
+from breakgraph.frameworks.base import scoped
 
-ROOMS = tuple(str(Path(bg.__file__).parent / room) for room in ("memory", "segments"))
+ROOMS = tuple(str(Path(bg.__file__).parent / room) for room in ("memory", "segments", "driver/portable.py"))
 
 
 class Interrupter:
@@ -62,10 +64,11 @@ def in_destructor(frame: FrameType | None) -> bool:
 def takes_no_signal(frame: FrameType, last: int) -> bool:
     """Whether the interpreter takes no signal here, and no handler covers the place.
 
-    That is so where a with block is left, before __exit__ is called, and at a bare try, which does nothing.
+    That is so where a with block is left, before __exit__ is called, at a bare try, which does nothing, and at a del
+    that a finally begins with: a signal is taken after a call or a jump, and there the last one was inside the try.
     """
     source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return source == "try:" or (source.startswith("with ") and frame.f_lineno < last)
+    return source == "try:" or source.startswith("del ") or (source.startswith("with ") and frame.f_lineno < last)
 
 
 def program(xp: Any, arena: Any, x: Any, out: Any) -> None:
@@ -93,6 +96,8 @@ def interrupted(xp: Any, at: int) -> Interrupter:
     where = trace.where
     gc.collect()  # the graph has failed with an exception whose traceback holds the program's variables
     assert not bg.is_capturing(), where
+    assert bg.current_stream() is None, where
+    assert not scoped.streams, where
     assert gc.isenabled(), where
     if arena.asleep:
         arena.wake()

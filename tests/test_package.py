@@ -1,14 +1,19 @@
 """The package is what it says: its wheel, its dependencies, and the order of its rooms.
 
-Proves that the wheel carries every module, the type marker, the page and the probes; that building it leaves
-nothing in the tree; that the library works with NumPy alone; and that each room imports only rooms below it.
+Proves that the wheel carries every module, the type marker, the page and the probes, and the C extension where there
+is a compiler; that building it leaves nothing in the tree; that the library works without the extension, and with NumPy
+alone; and that each room imports only rooms below it.
 """
 
 from __future__ import annotations
 
 import ast
+import os
+import re
+import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
 from collections.abc import Iterator
 from email import message_from_bytes
@@ -33,16 +38,31 @@ def tree() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not kept & set(path.parts)}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def build(target: Path, **environment: str) -> zipfile.ZipFile:
     """The wheel, built from the checkout by the backend itself (no network)."""
-    target = tmp_path_factory.mktemp("wheel")
     before = tree()
-    build = f"from setuptools import build_meta; print(build_meta.build_wheel({str(target)!r}))"
-    subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    program = f"from setuptools import build_meta; print(build_meta.build_wheel({str(target)!r}))"
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     assert tree() == before, "building the wheel left files in the tree"
     (built,) = target.glob("*.whl")
     return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel_without_compiler(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(tmp_path_factory.mktemp("wheel"), CC="false")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +86,93 @@ def test_the_wheel_carries_the_parts_of_the_page(wheel: zipfile.ZipFile) -> None
 def test_the_wheel_carries_the_same_probes_as_the_checkout(wheel: zipfile.ZipFile, probe: str) -> None:
     assert {"rebegin.py", "legality.py"} <= set(PROBES)
     assert wheel.read(f"breakgraph/_probes/{probe}") == (ROOT / "probes" / probe).read_bytes()
+
+
+def extensions(wheel: zipfile.ZipFile) -> list[str]:
+    return [name for name in wheel.namelist() if name.endswith((".so", ".pyd"))]
+
+
+def used_from(wheel: zipfile.ZipFile, folder: Path) -> list[str]:
+    """Whether the extension is in use, and what a replay gives, where nothing but the wheel is on the path."""
+    wheel.extractall(folder)
+    program = """
+        import numpy as np
+        import breakgraph as bg
+        from breakgraph.driver import quick
+
+        xp = bg.array_namespace()
+        x, out = xp.zeros(4, np.float32), xp.zeros(4, np.float32)
+        with bg.capture() as graph:
+            np.add(bg.break_here(lambda a: a * 2, bg.INFER, x + 1), 3, out=out)
+        x.set(np.full(4, 10, np.float32))
+        graph.replay()
+        print(bg.__file__, quick.NATIVE, out.get().tolist(), sep="\\n")
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BREAKGRAPH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(folder), "BREAKGRAPH_DRIVER": "sim"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    file, *found = done.stdout.splitlines()
+    assert Path(file).is_relative_to(folder)
+    return found
+
+
+@pytest.mark.skipif(not shutil.which("cc") and not shutil.which("gcc"), reason="there is no C compiler here")
+def test_where_there_is_a_compiler_the_wheel_carries_the_extension_and_uses_it(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    (extension,) = extensions(wheel)
+    assert extension.startswith("breakgraph/driver/_native.")
+    assert used_from(wheel, tmp_path) == ["True", "[25.0, 25.0, 25.0, 25.0]"]
+
+
+def test_where_there_is_no_compiler_the_wheel_has_no_extension_and_all_else(
+    wheel: zipfile.ZipFile, wheel_without_compiler: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    assert extensions(wheel_without_compiler) == []
+    assert set(wheel_without_compiler.namelist()) == set(wheel.namelist()) - set(extensions(wheel))
+    assert used_from(wheel_without_compiler, tmp_path) == ["False", "[25.0, 25.0, 25.0, 25.0]"]
+
+
+@pytest.mark.parametrize("file", ["test_replay.py", "test_chains.py"])
+def test_replays_are_the_same_without_the_extension(file: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{file}"],
+        cwd=ROOT,
+        env={**os.environ, "BREAKGRAPH_NATIVE": "0", "BREAKGRAPH_DRIVER": "sim"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+@pytest.mark.parametrize("chosen", ["0", "1", ""])
+def test_the_extension_can_be_switched_off(chosen: str) -> None:
+    done = child(
+        """
+        import sys
+        from importlib.util import find_spec
+        from breakgraph.driver import portable, quick
+
+        loaded = "breakgraph.driver._native" in sys.modules
+        print(find_spec("breakgraph.driver._native") is not None, quick.NATIVE, loaded, quick.Round is portable.Round)
+        """,
+        BREAKGRAPH_NATIVE=chosen,
+    )
+    assert done.returncode == 0, done.stderr
+    built, *found = done.stdout.split()
+    used = built == "True" and chosen != "0"
+    assert found == [str(used), str(used), str(not used)]
 
 
 def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:

@@ -37,6 +37,13 @@ static PyObject *raise_code(PyObject *error, int code)
     return NULL;
 }
 
+/* What has an index as a word, which is its lowest 64 bits, as ctypes has it. */
+static int as_word(PyObject *given, uint64_t *word)
+{
+    *word = PyLong_AsUnsignedLongLongMask(given);
+    return *word != (uint64_t)-1 || !PyErr_Occurred();
+}
+
 static PyObject *Call_vectorcall(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
 {
     Call *self = (Call *)callable;
@@ -46,11 +53,9 @@ static PyObject *Call_vectorcall(PyObject *callable, PyObject *const *args, size
         PyErr_Format(PyExc_TypeError, "takes %zd positional arguments", self->words);
         return NULL;
     }
-    for (Py_ssize_t at = 0; at < given; at++) {
-        words[at] = PyLong_AsUnsignedLongLong(args[at]);
-        if (words[at] == (uint64_t)-1 && PyErr_Occurred())
+    for (Py_ssize_t at = 0; at < given; at++)
+        if (!as_word(args[at], &words[at]))
             return NULL;
-    }
     if (self->answers)
         words[given] = (uint64_t)(uintptr_t)&answer;
     int code = self->entry(words[0], words[1], words[2], words[3]);
@@ -142,13 +147,11 @@ static PyObject *stream_name; /* "stream" */
 
 static PyObject *Sequence_run(Sequence *self, PyObject *stream_object)
 {
-    uint64_t stream = PyLong_AsUnsignedLongLong(stream_object);
-    if (stream == (uint64_t)-1 && PyErr_Occurred())
-        return NULL;
-    if (PyObject_SetAttr(self->place, stream_name, stream_object))
+    uint64_t stream;
+    self->at = -1;
+    if (!as_word(stream_object, &stream) || PyObject_SetAttr(self->place, stream_name, stream_object))
         return NULL;
     Entry launch = self->launch->entry;
-    self->at = -1;
     for (Py_ssize_t at = 0; at < self->count; at++) {
         Pair *pair = &self->pairs[at];
         if (pair->exec != 0) {
@@ -176,10 +179,10 @@ static PyObject *Sequence_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     PyObject *launch, *given, *place;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO", names, &CallType, &launch, &given, &place))
         return NULL;
-    PyObject *pairs = PySequence_Fast(given, "pairs of an exec and a callable or None");
+    PyObject *pairs = PySequence_Tuple(given);
     if (pairs == NULL)
         return NULL;
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs);
+    Py_ssize_t count = PyTuple_GET_SIZE(pairs);
     Sequence *self = (Sequence *)type->tp_alloc(type, 0);
     if (self == NULL)
         goto failed;
@@ -192,15 +195,13 @@ static PyObject *Sequence_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         goto failed;
     }
     for (; self->count < count; self->count++) {
-        PyObject *pair = PySequence_Fast_GET_ITEM(pairs, self->count), *call;
-        unsigned long long exec;
+        PyObject *pair = PyTuple_GET_ITEM(pairs, self->count), *graph_exec, *call;
         if (!PyTuple_Check(pair)) {
             PyErr_SetString(PyExc_TypeError, "a pair is a tuple of an exec and a callable or None");
             goto failed;
         }
-        if (!PyArg_ParseTuple(pair, "KO", &exec, &call))
+        if (!PyArg_ParseTuple(pair, "OO", &graph_exec, &call) || !as_word(graph_exec, &self->pairs[self->count].exec))
             goto failed;
-        self->pairs[self->count].exec = exec;
         self->pairs[self->count].call = call == Py_None ? NULL : Py_NewRef(call);
     }
     Py_DECREF(pairs);
@@ -402,21 +403,6 @@ typedef struct {
     Call *get_context, *is_capturing, *wait_event, *record_event;
 } Round;
 
-static int ask(Call *call, uint64_t a, uint64_t b, uint64_t c)
-{
-    int code = call->entry(a, b, c, 0);
-    if (code != 0)
-        raise_code(call->error, code);
-    return code;
-}
-
-static void drop_last(PyObject *list)
-{
-    Py_ssize_t size = PyList_GET_SIZE(list);
-    if (size > 0)
-        PyList_SetSlice(list, size - 1, size, NULL);
-}
-
 static PyObject *Round_run(Round *self, PyObject *args)
 {
     Sequence *sequence;
@@ -424,28 +410,31 @@ static PyObject *Round_run(Round *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!OO!O!O!O!", &SequenceType, &sequence, &stream_object, &_PyWeakref_RefType, &owner,
                           &_PyWeakref_RefType, &thread, &PyList_Type, &owners, &PyList_Type, &streams))
         return NULL;
-    uint64_t stream = PyLong_AsUnsignedLongLong(stream_object), context = 0, status = 0;
-    if (stream == (uint64_t)-1 && PyErr_Occurred())
+    uint64_t stream, context = 0, status = 0;
+    if (!as_word(stream_object, &stream))
         return NULL;
-    if (ask(self->get_context, (uint64_t)(uintptr_t)&context, 0, 0)
-        || ask(self->is_capturing, stream, (uint64_t)(uintptr_t)&status, 0))
-        return NULL;
-    if (context != self->context || status != 0 || !claim_take(self->claim, owner, thread))
+    if (self->get_context->entry((uint64_t)(uintptr_t)&context, 0, 0, 0) != 0 || context != self->context
+        || self->is_capturing->entry(stream, (uint64_t)(uintptr_t)&status, 0, 0) != 0 || status != 0
+        || !claim_take(self->claim, owner, thread))
         Py_RETURN_FALSE;
     if (!self->is_open || !self->claim->is_open) {
         Py_CLEAR(self->claim->owner);
         Py_RETURN_FALSE;
     }
     sequence->at = -1;
-    if (ask(self->wait_event, stream, self->event, 0) == 0 && PyList_Append(owners, owner) == 0) {
-        if (PyList_Append(streams, stream_object) == 0) {
+    int code = self->wait_event->entry(stream, self->event, 0, 0);
+    if (code != 0)
+        raise_code(self->wait_event->error, code);
+    else {
+        Py_ssize_t before = PyList_GET_SIZE(owners), streams_before = PyList_GET_SIZE(streams);
+        if (PyList_Append(owners, owner) == 0 && PyList_Append(streams, stream_object) == 0)
             result = Sequence_run(sequence, stream_object);
-            drop_last(streams);
-        }
-        drop_last(owners);
-        PyObject *type, *value, *traceback; /* marked also where a step has failed, whose error is the one to tell */
+        PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        int code = self->record_event->entry(self->event, stream, 0, 0);
+        PyList_SetSlice(streams, streams_before, PY_SSIZE_T_MAX, NULL); /* and what a step has left there */
+        PyList_SetSlice(owners, before, PY_SSIZE_T_MAX, NULL);
+        /* Marked also where a step has failed, whose error is the one to tell. */
+        code = self->record_event->entry(self->event, stream, 0, 0);
         if (result == NULL)
             PyErr_Restore(type, value, traceback);
         else if (code != 0) {
@@ -565,7 +554,7 @@ static PyObject *Detour_get(PyObject *self, PyObject *instance, PyObject *owner)
 static PyObject *Detour_repr(PyObject *self)
 {
     PyObject *name = PyObject_GetAttrString(self, "__qualname__");
-    PyObject *repr = name ? PyUnicode_FromFormat("<break point %U at %p>", name, self) : NULL;
+    PyObject *repr = name ? PyUnicode_FromFormat("<break point %S at %p>", name, self) : NULL;
     Py_XDECREF(name);
     return repr;
 }

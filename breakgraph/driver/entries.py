@@ -1,7 +1,7 @@
 """Driver calls that keep the interpreter lock, by the addresses that the driver gives (`breakgraph.driver.quick`).
 
 They are calls of captures and replays which enqueue or ask, and do not wait. One that enqueues does wait while the
-driver's queue is full; breakgraph/segments/backlog.py keeps it from being full.
+driver's queue is full; breakgraph/memory/backlog.py keeps it from being full.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Entries:
         self.event_query = entry("cuEventQuery", 1, unready=_NOT_READY)
         self.stream_wait_event = entry("cuStreamWaitEvent", 3)
         self.stream_is_capturing = entry("cuStreamIsCapturing", 1, answers=True)
+        self.thread_exchange_stream_capture_mode = entry("cuThreadExchangeStreamCaptureMode", 1)
         self.ctx_get_current = entry("cuCtxGetCurrent", 0, answers=True)
         self.memcpy_dtod_async = entry("cuMemcpyDtoDAsync", 4)
         self.memset_d8_async = entry("cuMemsetD8Async", 4)

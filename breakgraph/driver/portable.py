@@ -27,7 +27,7 @@ class Call:
     address
         Of a C function that takes ``words`` integers or pointers, at most four with the answer, and returns an int.
     words
-        How many arguments the caller gives.
+        How many arguments the caller gives: whatever has an index, of which the lowest 64 bits are passed.
     error
         From a result code other than 0 to the exception to raise.
     answers
@@ -54,17 +54,19 @@ class Call:
     def __call__(self, *words: int) -> Any:
         if len(words) != self._words:
             raise TypeError(f"takes {self._words} positional arguments")
-        if not self._answers:
-            code = self.entry(*words)
-            if self._unready and code in (0, self._unready):
-                return code == 0
-            if code:
-                raise self.error(code)
-            return None
-        answer = ctypes.c_uint64()
-        if code := self.entry(*words, ctypes.byref(answer)):
+        try:
+            if self._answers:
+                answer = ctypes.c_uint64()
+                code = self.entry(*words, ctypes.byref(answer))
+            else:
+                code = self.entry(*words)
+        except ctypes.ArgumentError:  # for what is no int, but has an index
+            return self(*map(index, words))
+        if self._unready and code in (0, self._unready):
+            return code == 0
+        if code:
             raise self.error(code)
-        return answer.value
+        return answer.value if self._answers else None
 
 
 class Sequence:
@@ -96,12 +98,12 @@ class Sequence:
     def run(self, stream: int) -> None:
         """Go through the pairs, launching on ``stream``; what is raised stops it there."""
         launch = self._launch.entry if isinstance(self._launch, Call) else self._launch
-        self._place.stream = stream
         self.at = at = -1
+        self._place.stream, on = stream, index(stream)
         try:
             for graph_exec, call in self._pairs:
                 at += 1
-                if graph_exec and (code := launch(graph_exec, stream)):
+                if graph_exec and (code := launch(graph_exec, on)):
                     raise self._launch.error(code)  # type: ignore[attr-defined]  # any other than a Call raises itself
                 at += 1
                 if call is not None:
@@ -141,13 +143,13 @@ class Claim:
         with self._lock:
             if self.owner is not None:
                 return False
-            self._owner, self._thread = owner, thread
+            self._thread, self._owner = thread, owner  # in this order: who finds the owner finds its thread
             return True
 
     def give(self, owner: object) -> bool:
         """Give it back, if ``owner`` has it; tells whether that was so."""
         with self._lock:
-            if self.owner is not owner:
+            if owner is None or self.owner is not owner:
                 return False
             self._owner = None
             return True
@@ -199,30 +201,34 @@ class Round:
     ) -> bool:
         """Run ``sequence`` on ``stream`` for ``owner``, both being the last of their lists meanwhile.
 
-        False, and nothing is done, where another context is current, the stream is capturing, somebody has the claim,
-        or it or this is not open.
+        False, and nothing is done, where another context is current, the stream is capturing, either cannot be told,
+        somebody has the claim, or it or this is not open.
         """
-        if self._get_context() != self._context or self._is_capturing(stream):
+        on = index(stream)
+        try:
+            if self._get_context() != self._context or self._is_capturing(on):
+                return False
+        except Exception:  # whoever asks again is told
             return False
         if not self._claim.take(owner, thread):
             return False
+        owners_before, streams_before = len(owners), len(streams)
         try:
             if not self.is_open or not self._claim.is_open:
                 return False
             sequence.at = -1
-            self._wait_event(stream, self._event, 0)
-            owners.append(owner)
-            streams.append(stream)
+            self._wait_event(on, self._event, 0)
             try:
+                owners.append(owner)
+                streams.append(stream)
                 sequence.run(stream)
             except BaseException:
                 with suppress(Exception):  # the step's error is the one to tell
-                    self._record_event(self._event, stream)
+                    self._record_event(self._event, on)
                 raise
             finally:
-                streams.pop()
-                owners.pop()
-            self._record_event(self._event, stream)
+                del streams[streams_before:], owners[owners_before:]  # and what a step has left there
+            self._record_event(self._event, on)
             return True
         finally:
             self._claim.give(owner())

@@ -20,6 +20,7 @@ from breakgraph.driver.contexts import in_context
 from breakgraph.driver.forks import Forks
 from breakgraph.driver.quick import Round
 from breakgraph.errors import CaptureStateError, OutOfMemory
+from breakgraph.memory.backlog import Backlog
 from breakgraph.memory.backup import Backup
 from breakgraph.memory.blocks import BlockInfo, Blocks, fewest
 from breakgraph.memory.footprint import Footprint, SegmentUse
@@ -95,6 +96,7 @@ class Arena:
         self._forks: Forks | None = None  # of the segment that is open
         self._captured: weakref.WeakSet[Footprint] = weakref.WeakSet()
         self._backup: Backup | None = None
+        self.backlog = Backlog(self._driver)
 
     def belongs_to(self, driver: Driver, context: int) -> bool:
         """Whether its memory is mapped for a context of a driver."""

@@ -103,8 +103,10 @@ class Turn:
     def _refuse_waiting_for(self, me: Owner) -> None:
         turn: Turn | None = self
         first = True
-        while turn is not None and turn.owner is not None:
+        while turn is not None and (holder := turn.owner) is not None:
             thread = turn.claim.thread
+            if turn.owner is not holder:
+                return  # has ended meanwhile, so the thread may be another one's, or have ended too
             if thread is None:
                 raise _ended()
             if thread is me:

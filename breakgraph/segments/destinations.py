@@ -71,7 +71,7 @@ class Landed:
             if not (result is None and self.written_by_function):
                 plan_copy(self.kept, result, inferred=self.inferred, origins=self.origins).run(place.stream)
 
-        return land if is_registered(self.kept) else direct_landing(self.kept, place, land)
+        return direct_landing(self.kept, place, land)
 
     @property
     def form(self) -> str:

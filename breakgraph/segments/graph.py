@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from typing import Any
+import threading
+from typing import Any, SupportsIndex
 
 from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle
@@ -19,7 +21,7 @@ from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.survivors import Survivor
 from breakgraph.segments.views import Viewed
 
-__all__ = ["BreakableGraph"]
+__all__ = ["BreakableGraph", "row_count"]
 
 _WHY_NOT = {
     GraphState.EMPTY: ("nothing was captured into it yet", "capture first: with bg.capture(graph) as graph: ..."),
@@ -30,6 +32,11 @@ _WHY_NOT = {
     ),
     GraphState.FAILED: ("its capture failed; see .error", "mend the cause, reset() it and capture again"),
     GraphState.CLOSED: ("it was closed", "capture into a new graph"),
+}
+_WHY_NO_CAPTURE = {
+    GraphState.CAPTURING: "its capture is still open",
+    GraphState.CAPTURED: "it holds a capture, which may be replayed elsewhere",
+    GraphState.CLOSED: "it was closed",
 }
 
 
@@ -57,6 +64,7 @@ class BreakableGraph(Viewed):
         self._stream: int | None = None
         self._holdings: Holdings | None = None
         self._replay: Replay | None = None  # where it is captured
+        self._changing = threading.RLock()  # a destructor may come in between
 
     # what it is -----------------------------------------------------------------------------------------
     @property
@@ -122,7 +130,7 @@ class BreakableGraph(Viewed):
         return f"<BreakableGraph{name}: {told}, {readable(self.memory.footprint)} of the arena>"
 
     # replay ---------------------------------------------------------------------------------------------
-    def replay(self, *, stream: object = None, valid_rows: int | None = None) -> None:
+    def replay(self, *, stream: object = None, valid_rows: SupportsIndex | None = None) -> None:
         """Run the forward again: segment 0, break 0, segment 1, ...; asynchronous but for what breaks wait for.
 
         Parameters
@@ -142,9 +150,11 @@ class BreakableGraph(Viewed):
             Whatever a break raises, with the break's name as a note. The graph can be replayed again.
         """
         replay = self._replay
-        if replay is None or not replay.is_ready or valid_rows is not None:
-            replay = self.check_replayable(valid_rows)
-        replay.run(self, stream, valid_rows)
+        if replay is None or not replay.is_ready:
+            replay = self.replayable()
+        rows = None if valid_rows is None else row_count(valid_rows)
+        while not replay.run(self, stream, rows):  # another thread has reset it meanwhile
+            replay = self.replayable()
         self.replays += 1
 
     def replay_in(self, held: Held) -> None:
@@ -154,19 +164,26 @@ class BreakableGraph(Viewed):
         """
         replay = self._replay
         if replay is None or not replay.is_ready:
-            replay = self.check_replayable(held.valid_rows)
-        replay.run_in(held)
+            replay = self.replayable()
+        if not replay.run_in(self, held):
+            raise CaptureStateError(
+                f"{self!r} cannot be replayed",
+                why="another thread has reset it meanwhile, and the turn is one of the arena that it had",
+                remedy="take a turn of its arena again",
+            )
         self.replays += 1
 
     def is_replayed_by(self, replay: Replay) -> bool:
         """Whether ``replay`` is the one of the capture that it holds."""
-        return self._replay is replay
+        with self._changing:
+            return self._replay is replay
 
-    def check_replayable(self, valid_rows: int | None) -> Replay:
+    def replayable(self) -> Replay:
         """What replays it. Raises `CaptureStateError` where that cannot be now, saying why."""
-        replay = self._replay
+        with self._changing:
+            replay, state = self._replay, self._state
         if replay is None:
-            why, remedy = _WHY_NOT.get(self._state, _WHY_NOT[GraphState.EMPTY])
+            why, remedy = _WHY_NOT.get(state, _WHY_NOT[GraphState.EMPTY])
             raise CaptureStateError(f"{self!r} cannot be replayed", why=why, remedy=remedy) from self.error
         if drivers.current() is not replay.driver:
             raise CaptureStateError(
@@ -187,10 +204,6 @@ class BreakableGraph(Viewed):
             )
         if len(self.segments) != len(self.breaks) + 1:
             raise CaptureStateError(f"{self!r} has lost a step", why="segments are one more than breaks (C2)")
-        if valid_rows is not None and (isinstance(valid_rows, bool) or not hasattr(valid_rows, "__index__")):
-            raise TypeError(f"valid_rows is a number of rows, not {valid_rows!r}")
-        if valid_rows is not None and valid_rows < 0:
-            raise ValueError(f"valid_rows is a number of rows, not {valid_rows!r}")
         return replay
 
     # what outlives a replay -------------------------------------------------------------------------------
@@ -256,49 +269,58 @@ class BreakableGraph(Viewed):
         self._end(GraphState.EMPTY, forget=True)
 
     def _end(self, state: GraphState, *, forget: bool = False) -> None:
-        if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
-            why, remedy = _WHY_NOT[self._state]
+        with self._changing:
+            if self._state is state is GraphState.CLOSED:
+                return
+            refused = self._refusal_to_end()
+            if refused is None:
+                holdings, self._holdings = self._holdings, None
+                self._state, self.error, self.replays, self._stream = state, None, 0, None
+                self.survivors = ()
+        if refused is not None:
+            why, remedy = refused
             raise CaptureStateError(f"{self!r} cannot be emptied", why=why, remedy=remedy)
+        if holdings is None:
+            return
+        if forget:
+            holdings.forget()
+        if notes := holdings.release():
+            raise BreakgraphError("; ".join(notes), remedy="abandon() a graph whose context is gone before it ends")
+
+    def _refusal_to_end(self) -> tuple[str, str] | None:
+        """Why it cannot be emptied, and the remedy; None, and no replay begins any more, where it can."""
+        if self._state is GraphState.CAPTURING or self._state is GraphState.CLOSED:
+            return _WHY_NOT[self._state]
         replay, self._replay = self._replay, None  # first: a replay asks for it again once it has the arena
         if replay is not None and not replay.close():
             self._replay = replay
-            raise CaptureStateError(
-                f"{self!r} cannot be emptied while it is replayed", remedy="let the replay end first"
-            )
-        if forget and self._holdings is not None:
-            self._holdings.forget()
-        self._state, self.error, self.replays, self._stream = state, None, 0, None
-        self.survivors = ()
-        if notes := self._let_go():
-            raise BreakgraphError("; ".join(notes), remedy="abandon() a graph whose context is gone before it ends")
+            return "it is being replayed", "let the replay end first"
+        return None
 
     def __del__(self) -> None:  # not a finalizer: what is kept may refer back to the graph
         holdings = getattr(self, "_holdings", None)
         if holdings is not None and not sys.is_finalizing():
             holdings.release_quietly()
 
-    def _let_go(self) -> list[str]:
-        holdings, self._holdings, self._replay = self._holdings, None, None
-        return holdings.release() if holdings is not None else []
-
     # what a capture does to it ----------------------------------------------------------------------------
     def check_free(self) -> None:
         """Refuse a second capture while it holds one (C4)."""
-        if self._state in (GraphState.CAPTURING, GraphState.CAPTURED, GraphState.CLOSED):
-            why = {
-                GraphState.CAPTURING: "its capture is still open",
-                GraphState.CAPTURED: "it holds a capture, which may be replayed elsewhere",
-            }.get(self._state, "it was closed")
+        self._refuse_capture(self._state)
+
+    def _refuse_capture(self, state: GraphState) -> None:
+        if why := _WHY_NO_CAPTURE.get(state):
             raise CaptureStateError(
                 f"{self!r} cannot take a capture", why=why, remedy="reset() it first, or capture into a new graph"
             )
 
     def begin(self, holdings: Holdings, stream: int) -> None:
-        self.check_free()  # again: another thread may have captured into it while this one waited for the arena
-        self._let_go()
-        self._holdings = holdings
-        self._stream = stream
-        self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
+        """Take a capture, unless another thread has captured into it while this one waited for the arena."""
+        with self._changing:
+            before = self._state
+            if before not in _WHY_NO_CAPTURE:
+                self._holdings, self._replay, self._stream = holdings, None, stream
+                self._state, self.error, self.replays = GraphState.CAPTURING, None, 0
+        self._refuse_capture(before)
 
     def finish(self, replay: Replay, survivors: tuple[Survivor, ...]) -> None:
         self._replay = replay
@@ -310,5 +332,16 @@ class BreakableGraph(Viewed):
 
     def fail(self, error: BaseException) -> list[str]:
         """The capture failed with ``error``. Returns what could not be destroyed."""
-        self._state, self.error = GraphState.FAILED, error
-        return self._let_go()
+        with self._changing:
+            self._state, self.error = GraphState.FAILED, error
+            holdings, self._holdings, self._replay = self._holdings, None, None
+        return holdings.release() if holdings is not None else []
+
+
+def row_count(valid_rows: SupportsIndex) -> int:
+    if isinstance(valid_rows, bool) or not hasattr(valid_rows, "__index__"):
+        raise TypeError(f"valid_rows is a number of rows, not {valid_rows!r}")
+    rows = operator.index(valid_rows)  # a NumPy integer would overflow in addresses
+    if rows < 0:
+        raise ValueError(f"valid_rows is a number of rows, not {valid_rows!r}")
+    return rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from breakgraph import driver as drivers
 from breakgraph import frameworks
-from breakgraph.memory import Cell
+from breakgraph.memory import Cell, is_registered
 
 __all__ = ["Place", "direct_landing"]
 
@@ -27,7 +27,10 @@ def direct_landing(destination: Any, place: Place, otherwise: Callable[[object],
     array = destination.array if isinstance(destination, Cell) else destination
     driver = drivers.current()
     framework = frameworks.of(array, driver)
-    if framework is None or not (region := framework.view(array)).contiguous or not region.size:
+    if framework is None or is_registered(array):
+        return otherwise
+    region = framework.view(array)
+    if not region.contiguous or not region.size:
         return otherwise
     ptr, nbytes, kind = region.ptr, region.nbytes, type(array)
     address, copy = framework.address, driver.memcpy_dtod_async

@@ -137,6 +137,7 @@ class Recorder:
             holdings.steps.append(segment)
             self.nodes += segment.nodes
             if self._options.execute:
+                holdings.arena.backlog.make_room(1, self._stream)
                 segment.launch(self._stream, driver.graph_launch_yielding)
         except DriverError as error:
             error.where = error.where or where

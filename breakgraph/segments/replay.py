@@ -22,8 +22,8 @@ from breakgraph.driver.quick import Sequence
 from breakgraph.errors import CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import ScopedStreams, scoped
+from breakgraph.memory.backlog import HALF, Backlog
 from breakgraph.memory.turn import this_thread
-from breakgraph.segments.backlog import HALF, backlog_of
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
@@ -49,7 +49,6 @@ class Prepared:
 
     sequence: Sequence
     steps: list[Step | None]  #: that its places belong to, two to a pair
-    launches: int  #: since the last time that it sees to the backlog itself
     ranges: Ranges | None
 
     def stopped(self, error: BaseException) -> None:
@@ -80,7 +79,6 @@ class Replay:
         self._only = self._moving[0] if plain else None
         self.round = holdings.arena.round()
         self._place = Place()
-        self._backlog = backlog_of(holdings.driver, holdings.arena)
         self._whole = len(holdings.steps)
         self._ranges = ranges_asked_for()
         self._plain = self.prepare(rows=False)
@@ -94,12 +92,12 @@ class Replay:
         """
         driver, place = self.driver, self._place
         marks = marks if self._ranges is None else (self._ranges, *marks)
-        pairs: list[tuple[int, Call | None]] = []
-        steps: list[Step | None] = []
-        launches = 0
+        room = _Room(self._arena.backlog, place)
+        pairs: list[tuple[int, Call | None]] = [(0, room)]
+        steps: list[Step | None] = [None, None]
 
         def add(call: Call, step: Step | None) -> None:
-            if pairs and pairs[-1][1] is None:
+            if pairs[-1][1] is None:
                 pairs[-1], steps[-1] = (pairs[-1][0], call), step
             else:
                 pairs.append((0, call))
@@ -107,26 +105,27 @@ class Replay:
 
         for step in self._holdings.steps:
             marked = [mark(step, place) for mark in marks]
-            for before, _ in marked:
-                if before is not None:
-                    add(before, None)
-            if isinstance(step, Segment):
-                handle, call = step.own_exec, None if step.own_exec else step.prepare(driver, place)
-                if handle or call:
-                    pairs.append((handle, call))
-                    steps += (step, step)
-                    launches += 1
-            else:
+            before = [call for call, _ in marked if call is not None]
+            after = [call for _, call in reversed(marked) if call is not None]
+            launches = len(before) + len(after)  # each may be an event
+            launches += 1 if isinstance(step, Segment) else step.enqueues(self._aux, rows=rows)
+            if room.launches + launches > HALF:
+                room = _Room(self._arena.backlog, place)
+                pairs.append((0, room))
+                steps += (None, None)
+            room.launches += launches
+            for call in before:
+                add(call, None)
+            if isinstance(step, Break):
                 add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
-                launches += step.lands  # its copy is in the queue too
-            for _, after in reversed(marked):
-                if after is not None:
-                    add(after, None)
-                    launches += 1  # it may be an event
-            if launches >= HALF:
-                add(lambda: self._backlog.wait(place.stream), None)
-                launches = 0
-        return Prepared(driver.sequence(pairs, place), steps, launches, self._ranges)
+            elif step.own_exec:
+                pairs.append((step.own_exec, None))
+                steps += (step, step)
+            elif (launch := step.prepare(driver, place)) is not None:
+                add(launch, step)
+            for call in after:
+                add(call, None)
+        return Prepared(driver.sequence(pairs, place), steps, self._ranges)
 
     def close(self) -> bool:
         """Run no more; False, and nothing is changed, where some thread replays it just now."""
@@ -149,23 +148,27 @@ class Replay:
 
     def run(
         self, graph: BreakableGraph, stream: object, valid_rows: int | None, prepared: Prepared | None = None
-    ) -> None:
-        """One replay of ``graph``, from the choice of its stream to its last clean-up; of ``prepared``, if given."""
+    ) -> bool:
+        """One replay of ``graph``, from the choice of its stream to its last clean-up; of ``prepared``, if given.
+
+        False, and nothing is done, where ``graph`` is found to be replayed by another one by now.
+        """
         usual = prepared or self._plain
         if self._only is not None and stream is None and valid_rows is None and self._run_in_a_round(self._only, usual):
-            return
+            return True
         with in_context(self.driver, self._context):
-            self._run_step_by_step(graph, self.stream_for(graph, stream), valid_rows, prepared)
+            return self._run_step_by_step(graph, self.stream_for(graph, stream), valid_rows, prepared)
 
     def _run_in_a_round(self, framework: Framework, prepared: Prepared) -> bool:
         """The usual case: on the current stream of the one library that has such a thing, and nothing to wait for.
 
         False, and nothing is done, where it is another case after all.
         """
-        driver = self.driver
-        stream = framework.current_stream() or driver.resolve_stream(0)
+        current = framework.current_stream()
+        if current is None:
+            return False
+        stream = current or self.driver.resolve_stream(0)
         running = Running(self, stream, None, here.capture)
-        self._backlog.add(prepared.launches, stream)
         try:
             done = self.round.run(
                 prepared.sequence, stream, weakref.ref(running), this_thread(), here.replays, scoped.streams
@@ -190,31 +193,34 @@ class Replay:
 
     def _run_step_by_step(
         self, graph: BreakableGraph, stream: int, valid_rows: int | None, prepared: Prepared | None
-    ) -> None:
+    ) -> bool:
         with Held(self._arena, stream, valid_rows, self) as held:
-            if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
-                graph.check_replayable(valid_rows)
-            self._run_steps(held, prepared)
+            return self._run_where_still_held(graph, held, prepared)
 
-    def run_in(self, held: Held) -> None:
-        """One replay in a turn of the arena that somebody has taken for more than that."""
+    def run_in(self, graph: BreakableGraph, held: Held) -> bool:
+        """`run` in a turn of the arena that somebody has taken for more than that."""
         for aux in self._aux.handles:
             refuse_capturing(self.driver, aux, "waited for")
         held.replay = self
         try:
             with in_context(self.driver, self._context):
-                self._run_steps(held)
+                return self._run_where_still_held(graph, held)
         finally:
             held.replay = None
 
-    def _run_steps(self, running: Running, prepared: Prepared | None = None) -> None:
+    def _run_where_still_held(self, graph: BreakableGraph, held: Held, prepared: Prepared | None = None) -> bool:
+        if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
+            return False
+        self._run_steps(held, prepared)
+        return True
+
+    def _run_steps(self, running: Running, prepared: Prepared | None) -> None:
         if prepared is None:
             prepared = self._plain if running.valid_rows is None else self._prepared_with_rows()
         aux, replays, stream = self._aux, here.replays, running.stream
         try:
             replays.append(weakref.ref(running))
             self._place.valid_rows = running.valid_rows
-            self._backlog.add(prepared.launches, stream)
             aux.lead(stream)
             try:
                 self._run_where_current(prepared, stream)
@@ -268,6 +274,19 @@ class Replay:
             except BaseException as error:
                 prepared.stopped(error)
                 raise
+
+
+class _Room:
+    """Called before launches are made: the host has room to run ahead by so many."""
+
+    __slots__ = ("_backlog", "_place", "launches")
+
+    def __init__(self, backlog: Backlog, place: Place) -> None:
+        self._backlog, self._place = backlog, place
+        self.launches = 0
+
+    def __call__(self) -> None:
+        self._backlog.make_room(self.launches, self._place.stream)
 
 
 def _follows(framework: Framework) -> bool:

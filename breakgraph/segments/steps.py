@@ -183,8 +183,13 @@ class Break:
 
     @property
     def lands(self) -> bool:
-        """Whether a replay copies something to its destination."""
+        """Whether a replay copies its result to a destination."""
         return self._landed.copies
+
+    def enqueues(self, aux: AuxStreams, *, rows: bool) -> int:
+        """How many driver calls a replay makes for it on one stream, beside what the function itself does there."""
+        written = len(self._landed.targets)
+        return written * (self._landed.copies + (rows and self._rows)) + (1 + len(aux.handles) if aux.handles else 0)
 
     @property
     def destination(self) -> str:

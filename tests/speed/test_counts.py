@@ -91,5 +91,5 @@ def test_the_counter_counts_the_library_and_neither_the_simulator_nor_the_caller
 
 def test_the_command_fails_where_a_count_is_over_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulator.main(["--rounds", "1"]) == 0
-    monkeypatch.setitem(simulator.BOUNDS, simulator.CALL, (0, 0, 0))
+    monkeypatch.setitem(simulator.BOUNDS, simulator.REPLAY, (0, 0, 0))
     assert simulator.main(["--rounds", "1"]) == 1

@@ -25,7 +25,7 @@ from breakgraph.driver.contexts import in_context
 from breakgraph.errors import CaptureStateError
 from breakgraph.inspect.profile.advice import advise
 from breakgraph.inspect.profile.timeline import Samples, Timeline
-from breakgraph.segments.graph import BreakableGraph
+from breakgraph.segments.graph import BreakableGraph, row_count
 from breakgraph.segments.landing import Place
 from breakgraph.segments.replay import Call, Marks, Prepared, Replay
 from breakgraph.segments.steps import Break, Segment, Step
@@ -39,7 +39,8 @@ _EMPTY = 64  # events in a row, to see what noting the time costs the host
 
 def profile(graph: BreakableGraph, n: int, *, stream: object, valid_rows: int | None) -> Profile:
     """See `Viewed.profile`."""
-    replay = graph.check_replayable(valid_rows)
+    replay = graph.replayable()
+    valid_rows = None if valid_rows is None else row_count(valid_rows)
     if n < 1:
         raise ValueError(f"n is how many replays are timed, and at least 1, not {n}")
     holdings, steps = graph.holdings, graph.steps
@@ -173,13 +174,12 @@ class _Bench:
         return Samples(**{name: np.array(values[_WARM:]) for name, values in found.items()}, empty=empty)
 
     def _run(self, prepared: Prepared) -> None:
-        if not self._graph.is_replayed_by(self._replay):
+        if not self._replay.run(self._graph, self._stream, self._valid_rows, prepared):
             raise CaptureStateError(
                 f"{self._graph!r} was reset while it was profiled",
                 why="the steps that were being timed are gone",
                 remedy="let the profile end first",
             )
-        self._replay.run(self._graph, self._stream, self._valid_rows, prepared)
         self._graph.replays += 1
 
     def _timed(self, replay: Call) -> tuple[int, float]:

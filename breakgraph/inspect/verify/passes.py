@@ -101,7 +101,7 @@ def eager_pass(
 def replay_pass(graph: BreakableGraph, device: Device, watched: Iterable[tuple[str, Any]]) -> Pass:
     """Replay on the current stream, waiting for each step."""
     seen, watched = Pass(), list(watched)
-    replay = graph.check_replayable(None)
+    replay = graph.replayable()
     holdings = graph.holdings
     assert holdings is not None  # it is captured
     escapes: list[Escapes] = []

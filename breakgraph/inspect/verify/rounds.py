@@ -44,7 +44,7 @@ def verify(
     rtol: float = 0.0,
 ) -> Verification:
     """See `Viewed.verify`."""
-    graph.check_replayable(None)
+    graph.replayable()
     if rounds < 1:
         raise ValueError(f"rounds is at least 1, not {rounds}")
     if open_captures:
