@@ -33,8 +33,8 @@ CALL = "call through a break point outside a capture"
 BOUNDS = {
     EACH_REPLAYED: (0.05, 45, 1.02),
     REPLAY: (25, 600, 5),
-    EACH_CAPTURED: (135, 2800, 20),
-    CAPTURE: (100, 2400, 25),
+    EACH_CAPTURED: (125, 2500, 16),
+    CAPTURE: (110, 2700, 25),
     CALL: (1, 15, 0),
 }
 

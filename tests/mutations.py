@@ -79,9 +79,9 @@ MUTATIONS = (
     Mutation(
         2,
         "replay runs all segments, then all breaks",
-        "segments/graph.py",
-        "for step in holdings.steps:",
-        "for step in (*self.segments, *self.breaks):",
+        "segments/replay.py",
+        "for step in self._holdings.steps:",
+        "for step in sorted(self._holdings.steps, key=lambda step: isinstance(step, Break)):",
         (
             "tests/test_chains.py::test_one_log_shows_segment_break_segment_break_segment",
             "tests/test_chains.py::test_one_function_may_be_two_breaks",
@@ -118,8 +118,8 @@ MUTATIONS = (
         6,
         "the refusal of re-entry is dropped",
         "segments/graph.py",
-        "if self._state in (GraphState.CAPTURING, GraphState.CAPTURED, GraphState.CLOSED):",
-        "if self._state is GraphState.CLOSED:",
+        '    GraphState.CAPTURED: "it holds a capture, which may be replayed elsewhere",\n',
+        "",
         ("tests/test_refusals.py::test_a_graph_that_holds_a_capture_refuses_another_until_it_is_reset",),
     ),
     Mutation(
@@ -272,7 +272,7 @@ MUTATIONS = (
         23,
         "what a break has left on an aux stream is not joined at replay",
         "segments/steps.py",
-        "            running.aux.lead(running.stream)\n",
+        "            aux.lead(place.stream)\n",
         "",
         ("tests/streams/test_aux_streams.py",),
     ),
@@ -381,7 +381,7 @@ MUTATIONS = (
         ("tests/graphed/test_results.py",),
     ),
     Mutation(
-        51,
+        37,
         "a profile sets the device's clock by the event that was reached last",
         "inspect/profile/timeline.py",
         "np.max(samples.entered - samples.device",
@@ -389,7 +389,7 @@ MUTATIONS = (
         ("tests/pictures/test_timeline.py",),
     ),
     Mutation(
-        52,
+        38,
         "what a profile's events cost is counted as time of the steps",
         "inspect/profile/timeline.py",
         "net = np.clip(spans - event_us",
@@ -397,7 +397,7 @@ MUTATIONS = (
         ("tests/pictures/test_timeline.py",),
     ),
     Mutation(
-        53,
+        39,
         "a profile leaves the padding as it is",
         "inspect/profile/measure.py",
         "rows = valid_rows is not None",
@@ -405,7 +405,7 @@ MUTATIONS = (
         ("tests/pictures/test_profile.py",),
     ),
     Mutation(
-        54,
+        40,
         "a break that raises leaves its NVTX range open",
         "segments/replay.py",
         "            self.ranges.close()\n",
@@ -413,7 +413,7 @@ MUTATIONS = (
         ("tests/pictures/test_nvtx_ranges.py",),
     ),
     Mutation(
-        37,
+        41,
         "verify leaves the outputs of a replay as eager code left them",
         "inspect/verify/rounds.py",
         "self._device.spoil(output.target, output.eager.value)",
@@ -421,7 +421,7 @@ MUTATIONS = (
         ("tests/planted/test_numbers.py::test_a_replay_that_does_nothing_cannot_pass",),
     ),
     Mutation(
-        38,
+        42,
         "the line on which a segment ends is not asked about",
         "segments/line_watch.py",
         "            self._ask(innermost)",
@@ -429,12 +429,47 @@ MUTATIONS = (
         ("tests/planted/test_lines.py::test_the_line_that_made_a_capture_invalid_is_named",),
     ),
     Mutation(
-        39,
+        43,
         "what a break returns counts as escaped where somebody else holds it too",
         "segments/recorder.py",
         "escapes.returned(result)",
         "pass",
         ("tests/planted/test_numbers.py::test_nothing_is_said_of_an_array_that_may_stay",),
+    ),
+    Mutation(
+        44,
+        "a round does not look whether it is open",
+        "driver/portable.py",
+        "            if not self.is_open or not self._claim.is_open:\n",
+        "            if not self._claim.is_open:\n",
+        ("tests/test_rounds.py::test_where_anything_is_out_of_the_ordinary_a_round_does_nothing_and_says_so",),
+    ),
+    Mutation(
+        45,
+        "a landing copies at once what overlaps its destination",
+        "segments/landing.py",
+        "if source and not -nbytes < source - ptr < nbytes:",
+        "if source:",
+        (
+            "tests/replay/test_direct_landing.py::test_what_is_of_another_form_lands_the_long_way",
+            "tests/replay/test_direct_landing.py::test_a_result_that_overlaps_or_touches_its_destination_lands_whole",
+        ),
+    ),
+    Mutation(
+        46,
+        "the host runs ahead without bound",
+        "memory/backlog.py",
+        "        if self._launches + launches > HALF:\n",
+        "        if self._launches < 0:\n",
+        ("tests/replay/test_backlog.py",),
+    ),
+    Mutation(
+        47,
+        "a replay that has waited runs what was reset meanwhile",
+        "segments/replay.py",
+        "        if not graph.is_replayed_by(self):  # another thread has reset it meanwhile\n",
+        "        if not graph:\n",
+        ("tests/replay/test_changed_meanwhile.py::test_a_replay_that_waited_runs_what_the_graph_holds_by_then",),
     ),
 )
 

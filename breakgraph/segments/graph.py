@@ -339,6 +339,7 @@ class BreakableGraph(Viewed):
 
 
 def row_count(valid_rows: SupportsIndex) -> int:
+    """``valid_rows`` of a replay as an int. Raises `TypeError` or `ValueError` where it is no number of rows."""
     if isinstance(valid_rows, bool) or not hasattr(valid_rows, "__index__"):
         raise TypeError(f"valid_rows is a number of rows, not {valid_rows!r}")
     rows = operator.index(valid_rows)  # a NumPy integer would overflow in addresses

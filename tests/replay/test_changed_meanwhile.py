@@ -26,6 +26,8 @@ import breakgraph as bg
 from breakgraph.driver.quick import Claim
 from breakgraph.errors import CaptureStateError
 from breakgraph.memory.turn import Owner, Turn
+from breakgraph.segments.held import Held
+from breakgraph.segments.replay import Replay
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ class Waiting:
             sim.ctx_set_current(context)
             try:
                 graph.replay()
-            except CaptureStateError as error:
+            except BaseException as error:
                 self.outcome.append(error)
 
         self.thread = threading.Thread(target=replay, daemon=True)
@@ -75,7 +77,7 @@ def test_a_replay_that_waited_runs_what_the_graph_holds_by_then(sim: Any, xp: An
             return
         graph.reset()
         if then == "captured anew":
-            with bg.capture(graph, arena=bg.Arena()):
+            with bg.capture(graph, arena=bg.Arena(), execute=False):
                 np.add(x, 40, out=out)
 
     stub = bg.break_point(stub=lambda: None)(change)
@@ -90,16 +92,49 @@ def test_a_replay_that_waited_runs_what_the_graph_holds_by_then(sim: Any, xp: An
     waiting.end()
     sim.synchronize()
     if then == "captured anew":
-        assert not waiting.outcome
+        assert waiting.outcome == []
         assert holds(out, 42)
         assert graph.replays == 1
     else:
         (refused,) = waiting.outcome
+        assert isinstance(refused, CaptureStateError)
         assert "cannot be replayed" in refused.what
         assert {"reset": "nothing was captured", "close": "closed"}[then] in refused.why
     assert holds(x, 2), "the capture that is gone was not replayed"
     graph.close()
     other.close()
+
+
+@pytest.mark.parametrize("when", ["before", "in between"])
+def test_a_replay_in_a_turn_that_is_held_excludes_a_reset_and_is_refused_after_one(
+    sim: Any, xp: Any, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """While the turn is held, but not for a replay of this graph, another thread may empty it."""
+    x, arena, stream, outcomes = zeros(xp), bg.Arena(), sim.create_stream(), []
+    reset = bg.break_point(stub=lambda: None)(lambda: outcomes.extend(in_threads(sim, graph.reset)))
+    graph, run_in = bg.BreakableGraph(), Replay.run_in
+    with bg.capture(graph, arena=arena):
+        np.add(x, 1, out=x)
+        reset()
+    sim.synchronize()
+
+    def late(replay: Replay, *args: Any) -> bool:
+        all_well(in_threads(sim, graph.reset))
+        return run_in(replay, *args)
+
+    with Held(arena, int(stream)) as held:
+        graph.replay_in(held)
+        assert [type(outcome) for outcome in outcomes] == [CaptureStateError]
+        if when == "before":
+            all_well(in_threads(sim, graph.reset))
+        else:
+            monkeypatch.setattr(Replay, "run_in", late)
+        with pytest.raises(CaptureStateError, match="cannot be replayed"):
+            graph.replay_in(held)
+        assert held.replay is None
+    sim.synchronize()
+    assert holds(x, 2)
+    assert not [entry for entry in sim.log if entry.error]
 
 
 @pytest.mark.usefixtures("restless")
