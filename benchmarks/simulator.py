@@ -33,7 +33,7 @@ CALL = "call through a break point outside a capture"
 BOUNDS = {
     EACH_REPLAYED: (0.05, 45, 1.02),
     REPLAY: (25, 600, 5),
-    EACH_CAPTURED: (125, 2500, 16),
+    EACH_CAPTURED: (135, 2700, 16),
     CAPTURE: (110, 2700, 25),
     CALL: (1, 15, 0),
 }

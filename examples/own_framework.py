@@ -39,7 +39,14 @@ class Memory:
     def __init__(self, nbytes: int) -> None:
         self._driver: Any = bg.driver.current()
         self.ptr, self.nbytes = self._driver.mem_alloc(nbytes), nbytes
-        weakref.finalize(self, self._driver.mem_free, self.ptr)
+        weakref.finalize(self, _free, self._driver, self._driver.ctx_get_current(), self.ptr)
+
+
+def _free(driver: Any, context: int, ptr: int) -> None:
+    """In whatever thread a destructor runs, which may have no context current."""
+    driver.ctx_push_current(context)
+    driver.mem_free(ptr)
+    driver.ctx_pop_current()
 
 
 class Runtime(threading.local):
