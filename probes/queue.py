@@ -2,7 +2,8 @@
 
 A stream is held up by a memory wait, and graphs are launched behind it until a launch does not return: of one kernel,
 of many, of branches; then copies in their place, and events. Whoever launches without letting other threads run must
-stay below these numbers (breakgraph/memory/backlog.py).
+stay below these numbers (breakgraph/memory/backlog.py). The kernels of a graph are queued one by one, those of branches
+beside each other.
 
     python probes/queue.py --json probes/records/queue-h200-580.json
 
@@ -29,7 +30,7 @@ from .rebegin import Asker, CouldNotAsk, Refused, add_tree_flags, header
 
 MOST = 20_000  # an answer beyond this is as good as none
 STILL = 0.5  # seconds without progress, after which a launch counts as waiting
-NEEDED = 3 * 256  # what replay has in flight at most: breakgraph.memory.backlog.HALF
+NEEDED = 3 * 256  # kernels and copies that replay has in flight at most: breakgraph.memory.backlog.HALF
 EXIT_COULD_NOT_ASK = 2
 
 
@@ -58,22 +59,23 @@ class Bench:
             do("cuStreamWaitEvent", streams[0], join, 0)
         return int(do("cuGraphInstantiate", do("cuStreamEndCapture", streams[0]), 0))
 
-    def calls(self) -> dict[str, Callable[[], object]]:
-        """What is put on the stream, by name."""
+    def calls(self) -> dict[str, tuple[Callable[[], object], int]]:
+        """What is put on the stream, by name, and how many kernels or copies it is in the longest branch."""
         do, stream, ptr = self._do, self._asker.stream, self._ptr
         graphs = {
-            "one kernel": self._graph(1),
-            "20 kernels": self._graph(20),
-            "100 kernels": self._graph(100),
-            "20 kernels in two branches": self._graph(20, branches=2),
+            "one kernel": (self._graph(1), 1),
+            "20 kernels": (self._graph(20), 20),
+            "100 kernels": (self._graph(100), 100),
+            "20 kernels in two branches": (self._graph(20, branches=2), 10),
         }
         launches = {
-            f"cuGraphLaunch of {what}": lambda one=one: do("cuGraphLaunch", one, stream) for what, one in graphs.items()
+            f"cuGraphLaunch of {what}": (lambda one=one: do("cuGraphLaunch", one, stream), entries)
+            for what, (one, entries) in graphs.items()
         }
         return launches | {
-            "cuMemcpyDtoDAsync of 4 KiB": lambda: do("cuMemcpyDtoDAsync", ptr, ptr + 4096, 4096, stream),
-            "cuMemsetD8Async": lambda: do("cuMemsetD8Async", ptr, 0, 4096, stream),
-            "cuEventRecord": lambda: do("cuEventRecord", self._event, stream),
+            "cuMemcpyDtoDAsync of 4 KiB": (lambda: do("cuMemcpyDtoDAsync", ptr, ptr + 4096, 4096, stream), 1),
+            "cuMemsetD8Async": (lambda: do("cuMemsetD8Async", ptr, 0, 4096, stream), 1),
+            "cuEventRecord": (lambda: do("cuEventRecord", self._event, stream), 1),
         }
 
     def held(self, call: Callable[[], object]) -> int:
@@ -113,10 +115,10 @@ class Bench:
 def ask(bench: Bench) -> list[dict[str, object]]:
     """A row for each thing that is put on the stream."""
     rows: list[dict[str, object]] = []
-    for name, call in bench.calls().items():
-        count = bench.held(call)
+    for name, (call, entries) in bench.calls().items():
+        count, needed = bench.held(call), -(-NEEDED // entries)
         row = {"name": f"{name}: calls that return behind a stream that is held up", "unit": "calls", "value": count}
-        rows.append(row | {"at_least": NEEDED, "holds": count >= NEEDED})
+        rows.append(row | {"at_least": needed, "holds": count >= needed})
     return rows
 
 
@@ -124,7 +126,8 @@ def line(row: dict[str, object]) -> str:
     """One row for people."""
     what, count = str(row["name"]).partition(":")[0], row["value"]
     told = f"at least {count}" if count == MOST else str(count)
-    return f"{what:<42} {told:>18}{'' if row['holds'] else f'  less than {NEEDED}'}"
+    short = "" if row["holds"] else f"  less than {row['at_least']}"
+    return f"{what:<42} {told:>18}{short}"
 
 
 def main(argv: list[str] | None = None) -> int:

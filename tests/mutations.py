@@ -459,8 +459,8 @@ MUTATIONS = (
         46,
         "the host runs ahead without bound",
         "memory/backlog.py",
-        "        if self._launches + launches > HALF:\n",
-        "        if self._launches < 0:\n",
+        "        if self._entries + entries > HALF:\n",
+        "        if self._entries < 0:\n",
         ("tests/replay/test_backlog.py",),
     ),
     Mutation(

@@ -1,13 +1,14 @@
 """How far the host runs ahead of the device while it keeps the interpreter lock.
 
-A launch waits while the driver's queue is full. Whoever waits with the lock stops every Python thread; and for ever,
-if the device in turn waits for a host function in Python. So at least every `HALF` launches an event is recorded, and
-the one before the last is waited for, without the lock if it has not come. At most three halves are in flight then,
-which the queue has room for (probes/queue.py).
+A launch waits while the driver's queue is full: of kernels, those in graphs one by one, and of copies. Whoever waits
+with the lock stops every Python thread; and for ever, if the device in turn waits for a host function in Python. So at
+least every `HALF` entries an event is recorded, and the one before the last is waited for, without the lock if it has
+not come. At most three halves are in flight then, which the queue has room for (probes/queue.py); and a graph with more
+nodes than a half is launched without the lock.
 
-    launches    --- half ---|--- half ---|--- half ---|--- half ---
-    events                  a            b       wait for a,
-                                                 record it again
+    entries    --- half ---|--- half ---|--- half ---|--- half ---
+    events                 a            b       wait for a,
+                                                record it again
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from breakgraph.driver import Driver, Event
 
 __all__ = ["HALF", "Backlog"]
 
-HALF = 256  #: launches between two events
+HALF = 256  #: entries of the queue between two events
 
 
 class Backlog:
@@ -26,13 +27,13 @@ class Backlog:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._newer, self._older = (Event(driver.event_create(), driver.event_destroy) for _ in range(2))
-        self._launches = 0  # since the newer event was recorded
+        self._entries = 0  # since the newer event was recorded
 
-    def make_room(self, launches: int, stream: int) -> None:
-        """So many more are about to be made on ``stream``, whose user has the arena: at most `HALF`, if it can be."""
-        if self._launches + launches > HALF:
+    def make_room(self, entries: int, stream: int) -> None:
+        """So many more are about to be put on ``stream``, whose user has the arena: at most `HALF`, if it can be."""
+        if self._entries + entries > HALF:
             self._wait(stream)
-        self._launches += launches
+        self._entries += entries
 
     def _wait(self, stream: int) -> None:
         """Let the device come within two halves of what is launched so far."""
@@ -42,4 +43,4 @@ class Backlog:
                 driver.event_synchronize(due)
         driver.event_record(due, stream)
         self._newer, self._older = self._older, self._newer
-        self._launches = 0
+        self._entries = 0

@@ -107,13 +107,13 @@ class Replay:
             marked = [mark(step, place) for mark in marks]
             before = [call for call, _ in marked if call is not None]
             after = [call for _, call in reversed(marked) if call is not None]
-            launches = len(before) + len(after)  # each may be an event
-            launches += 1 if isinstance(step, Segment) else step.enqueues(self._aux, rows=rows)
-            if room.launches + launches > HALF:
+            entries = len(before) + len(after)  # each may be an event
+            entries += min(step.nodes, HALF) if isinstance(step, Segment) else step.enqueues(self._aux, rows=rows)
+            if room.entries + entries > HALF:
                 room = _Room(self._arena.backlog, place)
                 pairs.append((0, room))
                 steps += (None, None)
-            room.launches += launches
+            room.entries += entries
             for call in before:
                 add(call, None)
             if isinstance(step, Break):
@@ -277,16 +277,16 @@ class Replay:
 
 
 class _Room:
-    """Called before launches are made: the host has room to run ahead by so many."""
+    """Called before launches are made: the host has room to run ahead by so many entries of the driver's queue."""
 
-    __slots__ = ("_backlog", "_place", "launches")
+    __slots__ = ("_backlog", "_place", "entries")
 
     def __init__(self, backlog: Backlog, place: Place) -> None:
         self._backlog, self._place = backlog, place
-        self.launches = 0
+        self.entries = 0
 
     def __call__(self) -> None:
-        self._backlog.make_room(self.launches, self._place.stream)
+        self._backlog.make_room(self.entries, self._place.stream)
 
 
 def _follows(framework: Framework) -> bool:

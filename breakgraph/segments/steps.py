@@ -11,6 +11,7 @@ from breakgraph.driver.api import NodeType
 from breakgraph.errors import ExecUpdateRefused
 from breakgraph.frameworks import Array
 from breakgraph.memory import Landing, SegmentUse
+from breakgraph.memory.backlog import HALF
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.destinations import Landed
@@ -100,7 +101,12 @@ class Segment:
     @property
     def own_exec(self) -> int:
         """The exec, where launching it with the interpreter lock is all there is to do; 0 where `launch` does more."""
-        return 0 if self._exec is None or self._exec.shared or self.calls_host else self._exec.handle
+        return 0 if self._exec is None or self._exec.shared or not self.keeps_lock else self._exec.handle
+
+    @property
+    def keeps_lock(self) -> bool:
+        """Whether a launch may keep the interpreter lock: the driver's queue has room for all its nodes at once."""
+        return self.nodes <= HALF and not self.calls_host
 
     def launch(self, stream: int, launch: Launch) -> None:
         """Launch it by a call of the driver's, after an update where another segment had a shared exec last."""
@@ -117,9 +123,9 @@ class Segment:
         """What a replay calls to launch it, where `own_exec` is 0; None for a segment without nodes."""
         if self._exec is None:
             return None
-        if self.calls_host:
-            return lambda: self.launch(place.stream, driver.graph_launch_yielding)
-        return lambda: self.launch(place.stream, driver.graph_launch)
+        if self.keeps_lock:
+            return lambda: self.launch(place.stream, driver.graph_launch)
+        return lambda: self.launch(place.stream, driver.graph_launch_yielding)
 
     def __repr__(self) -> str:
         return f"<Segment {self.index}: {self.nodes} nodes>"

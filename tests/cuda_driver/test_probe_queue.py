@@ -110,8 +110,8 @@ def test_the_graphs_are_what_they_are_called() -> None:
 def test_a_queue_that_is_too_short_for_a_replay_is_said_to_be(name: str) -> None:
     rows = Queue({**LONGEST, name: 3 * HALF - 1}).ask()
     short = {what for what, row in rows.items() if not row["holds"]}
-    assert short == {what for what in rows if what.startswith(name)}
-    assert all(f"less than {3 * HALF}" in queue.line(rows[what]) for what in short)
+    assert short == {what for what in rows if what.startswith(name) and rows[what]["at_least"] == 3 * HALF} != set()
+    assert all(f"less than {rows[what]['at_least']}" in queue.line(rows[what]) for what in short)
 
 
 def test_a_queue_without_an_end_is_not_measured_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +152,7 @@ def run(monkeypatch: pytest.MonkeyPatch, driver: Queue | None, *argv: str) -> in
 def test_the_record_holds_the_rows_and_what_was_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("cuda.bindings", reason="the header of a record has the version of the bindings")
     file = tmp_path / "queue.json"
     assert run(monkeypatch, Queue(LONGEST), "--json", str(file)) == 0
     record = json.loads(file.read_text())
@@ -170,6 +171,7 @@ def test_the_exit_code_tells_a_short_queue_from_one_that_could_not_be_asked(
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_a_recorded_driver_holds_what_a_replay_puts_into_its_queue(path: Path) -> None:
-    rows = json.loads(path.read_text())["rows"]
-    assert {str(row["name"]).partition(":")[0] for row in rows} >= {f"cuGraphLaunch of {what}" for what in GRAPHS}
-    assert all(row["value"] >= 3 * HALF for row in rows)
+    rows = {str(row["name"]).partition(":")[0]: row["value"] for row in json.loads(path.read_text())["rows"]}
+    kernels = dict(zip((f"cuGraphLaunch of {what}" for what in GRAPHS), (1, 20, 100, 10), strict=True))
+    assert rows.keys() >= kernels.keys()
+    assert all(calls * kernels.get(what, 1) >= 3 * HALF for what, calls in rows.items())

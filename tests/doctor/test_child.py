@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import ROOT
 
+import breakgraph as bg
 from breakgraph.doctor import child
 from breakgraph.doctor.child import ask
 
@@ -70,7 +70,7 @@ def test_the_child_examines_the_breakgraph_that_asked(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answer = ask("-c", SAY + "import breakgraph; say({'file': breakgraph.__file__})", seconds=60)
-    assert answer.said["file"] == str(ROOT / "breakgraph" / "__init__.py")
+    assert answer.said["file"] == bg.__file__
 
 
 def test_it_adds_to_the_environment_and_changes_nothing_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

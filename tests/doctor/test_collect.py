@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT, child
+from support import child
 
 import breakgraph as bg
 from breakgraph.doctor import collect as collecting
@@ -37,7 +37,7 @@ def test_the_interpreter_and_the_system_are_this_ones(here: Facts) -> None:
 
 def test_the_package_is_the_one_that_is_imported(here: Facts) -> None:
     assert here.source.version == bg.__version__
-    assert here.source.location == str(ROOT / "breakgraph")
+    assert here.source.location == str(Path(bg.__file__).parent)
 
 
 def test_versions_are_those_of_the_distributions(here: Facts) -> None:
