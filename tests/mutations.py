@@ -102,8 +102,8 @@ MUTATIONS = (
         4,
         "the kill switch is ignored",
         "segments/switch.py",
-        'os.environ.get("BREAKGRAPH_DISABLE", "")',
-        'os.environ.get("BREAKGRAPH_DISABLE_NOTHING", "")',
+        '_is_set("BREAKGRAPH_DISABLE")',
+        '_is_set("BREAKGRAPH_DISABLE_NOTHING")',
         ("tests/test_refusals.py::test_the_kill_switch_makes_every_capture_inert",),
     ),
     Mutation(
