@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
 
-__all__ = ["caller", "in_driver", "in_package", "is_program", "program", "site"]
+from breakgraph.errors import BreakgraphWarning
+
+__all__ = ["caller", "in_driver", "in_package", "is_program", "program", "site", "warn"]
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _DRIVER = _PACKAGE + "driver" + os.sep
@@ -57,3 +60,11 @@ def program(frame: FrameType | None) -> Iterator[FrameType]:
         if is_program(frame):
             yield frame
         frame = frame.f_back
+
+
+def warn(message: str) -> None:
+    """Warn about the line of the nearest caller outside the package, however many calls of the package lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and in_package(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, BreakgraphWarning, stacklevel=level)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
@@ -14,14 +13,14 @@ from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
 from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.driver.contexts import restore_context
-from breakgraph.errors import BreakgraphWarning, CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
+from breakgraph.errors import CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import Block
 from breakgraph.memory import Arena, Footprint, default_arena
 from breakgraph.memory.turn import Owner
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
-from breakgraph.segments.callers import site
+from breakgraph.segments.callers import site, warn
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.explain import elsewhere, explain
@@ -258,7 +257,7 @@ class Capture(Owner):
         try:
             attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
             if failure is None:
-                recorder.sides.check_outside(recorder.here, stacklevel=4)
+                recorder.sides.check_outside(recorder.here)
                 recorder.end_segment()
                 recorder.check_whole()
                 replay = recorder.prepare_replay()
@@ -337,21 +336,17 @@ class Capture(Owner):
 
     def _warn(self, recorder: Recorder) -> None:
         if not recorder.nodes:
-            warnings.warn(
+            warn(
                 f"the capture of {self.graph!r} recorded no work at all: what the forward did was on another stream,"
-                " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays",
-                BreakgraphWarning,
-                stacklevel=4,
+                " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays"
             )
         overwritten = [one for one in self.graph.survivors if one.overwritten_by]
         if overwritten and self._options.debug:
             users = dict.fromkeys(user for one in overwritten for user in one.overwritten_by)
-            warnings.warn(
+            warn(
                 f"{len(overwritten)} array(s) of {sum(one.nbytes for one in overwritten)} bytes that were made in a"
                 f" segment outlive the capture, and replays of {', '.join(users)} use the same bytes (C18). What is"
-                " kept for later, make before the capture; what the forward returns, hand to graph.output(...)",
-                BreakgraphWarning,
-                stacklevel=4,
+                " kept for later, make before the capture; what the forward returns, hand to graph.output(...)"
             )
         late = [
             one.name
@@ -359,11 +354,7 @@ class Capture(Owner):
             if one not in self._frameworks and not one.names_streams
         ]
         if late and not self._named_frameworks:
-            warnings.warn(
-                f"{', '.join(late)} was imported while the capture was open, so its work was not captured",
-                BreakgraphWarning,
-                stacklevel=4,
-            )
+            warn(f"{', '.join(late)} was imported while the capture was open, so its work was not captured")
 
 
 class _FromArena:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
 from breakgraph.driver.cleanup import attempt
 from breakgraph.errors import (
     BreakgraphError,
-    BreakgraphWarning,
     CaptureFailed,
     DriverError,
     NotCopyable,
@@ -28,6 +26,7 @@ from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
+from breakgraph.segments.callers import warn
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
 from breakgraph.segments.escapes import Escape, Escapes
@@ -228,8 +227,8 @@ class Recorder:
             self._apply_frozen_policy(point, arguments.frozen)
             name = f"{self._breaks} {point.name!r}"
             self._claims.claim(destination, name)
-            self.sides.check_break(self.here, framework_streams(self._driver, self._frameworks), stacklevel=5)
-            self.sides.check_outside(self.here, stacklevel=5)
+            self.sides.check_break(self.here, framework_streams(self._driver, self._frameworks))
+            self.sides.check_outside(self.here)
             self.end_segment()
             self.phase = Phase.BREAK
             self._holdings.aux.follow(self._stream)
@@ -336,12 +335,10 @@ class Recorder:
     @staticmethod
     def _tell_escapes(name: str, left: tuple[Escape, ...]) -> None:
         if left:
-            warnings.warn(
+            warn(
                 f"break {name} keeps what it does not return: {'; '.join(map(str, left))}. At replay it makes that anew"
                 " elsewhere, and a segment that reads the first goes on with it. Mend: return it, or copy it into a"
-                " bg.Cell; where no segment reads it, declare it with bg.break_point(keeps=True)",
-                BreakgraphWarning,
-                stacklevel=5,
+                " bg.Cell; where no segment reads it, declare it with bg.break_point(keeps=True)"
             )
 
     def _apply_frozen_policy(self, point: BreakPoint, frozen: Iterable[Frozen]) -> None:
@@ -355,4 +352,4 @@ class Recorder:
                     why="only arrays and the forward context are live at replay (C19)",
                     remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
                 )
-            warnings.warn(what, BreakgraphWarning, stacklevel=5)
+            warn(what)

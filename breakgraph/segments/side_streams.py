@@ -6,13 +6,13 @@ seen: while memory was allocated for work on them, or current in a library at a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 
 from breakgraph.driver import Driver
 from breakgraph.driver.forks import Forks
-from breakgraph.errors import BreakgraphWarning, CaptureStateError
+from breakgraph.errors import CaptureStateError
 from breakgraph.segments.aux_streams import AuxStreams
+from breakgraph.segments.callers import warn
 
 __all__ = ["SideStreams"]
 
@@ -65,7 +65,7 @@ class SideStreams:
         if stream != self._origin and stream not in self._took_part and stream not in self._outside:
             (self._took_part if self.forks.include(stream) else self._outside).add(stream)
 
-    def check_break(self, here: str, current: Iterable[int], *, stacklevel: int) -> None:
+    def check_break(self, here: str, current: Iterable[int]) -> None:
         """Warn of streams that the forward seems to go on with after a break, as if they were still forked.
 
         Those are the ones that took part while work is open that the forward has not joined, and those that are
@@ -79,10 +79,9 @@ class SideStreams:
             f"took part in {here} and is not in aux_streams",
             why="its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured",
             remedy="capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before",
-            stacklevel=stacklevel + 1,
         )
 
-    def check_outside(self, here: str, *, stacklevel: int) -> None:
+    def check_outside(self, here: str) -> None:
         """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
         outside, self._outside = self._outside, set()
         self.strays += [(here, stream) for stream in sorted(outside)]
@@ -91,10 +90,9 @@ class SideStreams:
             f"was given memory in {here}, and was not forked",
             why="what is put on it runs at once, uncaptured: replay leaves it out, and nothing orders it",
             remedy="let it wait for bg.current_stream() in each segment that uses it, or declare it in aux_streams",
-            stacklevel=stacklevel + 1,
         )
 
-    def _tell(self, streams: set[int], what: str, *, why: str, remedy: str, stacklevel: int) -> None:
+    def _tell(self, streams: set[int], what: str, *, why: str, remedy: str) -> None:
         new = streams - self._named
         if not new:
             return
@@ -102,4 +100,4 @@ class SideStreams:
         what = f"stream {', '.join(map(hex, sorted(new)))} {what}"
         if self._debug:
             raise CaptureStateError(what, why=why, remedy=remedy)
-        warnings.warn(f"{what}: {why}. Mend: {remedy}", BreakgraphWarning, stacklevel=stacklevel)
+        warn(f"{what}: {why}. Mend: {remedy}")
