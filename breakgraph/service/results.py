@@ -47,7 +47,7 @@ class Results:
         self._sliced: set[int] = set()  # ids of the arrays that have a row for each of the size
         if size is not None:
             self._read_slices(value, declared.slice_outputs, "the result")
-        self._template = tree.rebuild(value, self._hold, objects=True, is_leaf=ownership.is_storage)
+        self._template = tree.rebuild(value, self._hold, objects=True, is_leaf=ownership.is_storage, origins={})
         if not self._found and any(leaf is not None for leaf in tree.leaves(value)):
             raise NotCopyable(
                 f"{self._name} returned {value!r:.80} (type {type(value).__name__}), which holds no device array",
@@ -123,7 +123,8 @@ class Results:
     def _filled(self, fill: Any) -> Any:
         if isinstance(self._template, _Output):
             return fill(self._template)
-        return tree.rebuild(self._template, partial(_leaf, fill), objects=True, is_leaf=_is_output)
+        # With lists and mappings of its own for each caller, those without an array too.
+        return tree.rebuild(self._template, partial(_leaf, fill), objects=True, is_leaf=_is_output, origins={})
 
 
 class _Output:

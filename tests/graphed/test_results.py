@@ -198,6 +198,17 @@ def test_values_beside_arrays_stay_as_they_were_or_are_told(driver: Any, xp: Any
     bg.graphed(lambda x: (x + 1, None), frozen="refuse")(zeros(xp))
 
 
+def test_lists_and_mappings_beside_arrays_are_the_callers_own(driver: Any, xp: Any) -> None:
+    service = bg.graphed(lambda x: (x + 1, [1, 2], {"a": [3]}))
+    for _ in range(3):
+        y, numbers, named = service(zeros(xp))
+        assert holds(y, 1)
+        assert (numbers, named) == ([1, 2], {"a": [3]})
+        numbers.append(0)
+        named["a"].append(0)
+        named["b"] = 0
+
+
 def test_a_type_that_copies_by_its_own_handler_is_refused(driver: Any, xp: Any) -> None:
     class Own:
         def __init__(self, x: Any) -> None:
