@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +66,8 @@ class Inputs:
             (type(one.array), one.region.dtype, one.region.shape[1:] if one.batched else one.region.shape)
             for one in live
         )
-        self.key: Hashable = (self.size, form, arrays, current_forward() is not None)
+        constants = tuple(_constants(declared.static_values(values), set())) if declared.static else ()
+        self.key: Hashable = (self.size, form, constants, arrays, current_forward() is not None)
 
     @property
     def label(self) -> str:
@@ -142,6 +143,22 @@ class _Reading:
         return place
 
 
+def _constants(values: Iterable[Any], walked: set[int]) -> Iterator[Hashable]:
+    """What has its values baked beside static arrays: plain values and keys, not the attributes of other objects."""
+    for value in values:
+        if isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+            yield type(value), _plain(value, "static")
+        elif id(value) not in walked:
+            walked.add(id(value))
+            if isinstance(value, (tuple, list)):
+                yield from _constants(value, walked)
+            elif isinstance(value, Mapping):
+                yield tuple(value)
+                yield from _constants(value.values(), walked)
+            elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+                yield from _constants(tree.attributes(value).values(), walked)
+
+
 _HOST_ARRAYS = ("__array_interface__", "__array__", "__dlpack__")
 
 
@@ -152,7 +169,7 @@ def _plain(value: Any, name: str) -> Hashable:
     if isinstance(value, complex):
         return value.real.hex(), value.imag.hex()
     if isinstance(value, np.generic):
-        return value.tobytes()
+        return value.dtype, value.tobytes()  # a day and a second have the same bytes and type
     if not isinstance(value, type) and any(hasattr(value, mark) for mark in _HOST_ARRAYS):
         raise BreakgraphError(
             f"input {name!r} is an array of the host (type {type(value).__name__})",

@@ -117,12 +117,13 @@ class Mode(enum.Enum):
         ((1, 1.0, True, np.float32(1), np.int8(1)), lambda x, v: x * xp_scalar(x, v)),
         ((0.0, -0.0), lambda x, v: x / v),
         ((np.float32(0.0), np.float32(-0.0)), lambda x, v: x / v),
+        ((np.timedelta64(1, "s"), np.timedelta64(1, "m")), lambda x, v: x * float(v / np.timedelta64(1, "s"))),
         ((Mode.ADD, Mode.MULTIPLY), lambda x, v: x + 3 if v is Mode.ADD else x * 3),
         (("add", "mul", None), lambda x, v: {"add": x + 3, "mul": x * 3, None: x * 5}[v]),
         (((1, 2), (2, 1), [1, 2]), lambda x, v: x * v[0] + (7 if isinstance(v, list) else 0)),
         (({"a": 1, "b": 2}, {"a": 2, "b": 1}), lambda x, v: x * v["a"]),
     ],
-    ids=["equal numbers", "signed zeros", "numpy's", "enums", "strings", "sequences", "mappings"],
+    ids=["equal numbers", "signed zeros", "numpy's", "units", "enums", "strings", "sequences", "mappings"],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_another_value_of_an_argument_is_another_graph(driver: Any, xp: Any, values: Any, apply: Any) -> None:

@@ -119,6 +119,28 @@ def test_another_object_with_the_same_arrays_has_not_moved(driver: Any, xp: Any)
     assert service.stats.hits == 1
 
 
+@pytest.mark.parametrize(
+    "kind", [tuple, list, lambda parts: Weights(*parts), lambda parts: dict(zip("ab", parts, strict=True))]
+)
+def test_a_plain_value_beside_a_static_array_is_a_constant_like_any_other(driver: Any, xp: Any, kind: Any) -> None:
+    def scaled(x: Any, w: Any) -> Any:
+        weight, factor = w.values() if isinstance(w, dict) else (w.a, w.b) if isinstance(w, Weights) else w
+        return x * weight * factor
+
+    service, weight = bg.graphed(scaled, static="w"), floats(xp, 2, 2)
+    for _ in range(2):
+        for factor in (3, 5):
+            assert holds(service(floats(xp, 1, 1), kind((weight, factor))), 2 * factor)
+    assert service.stats.captures == 2
+
+
+def test_static_arrays_under_exchanged_names_are_another_graph(driver: Any, xp: Any) -> None:
+    one, two = floats(xp, 1, 1), floats(xp, 2, 2)
+    service = bg.graphed(lambda x, w: x + w["a"] - w["b"], static="w")
+    assert holds(service(floats(xp, 5, 5), {"a": one, "b": two}), 4)
+    assert holds(service(floats(xp, 5, 5), {"b": one, "a": two}), 6)
+
+
 def test_after_a_reset_a_static_array_may_be_elsewhere(driver: Any, xp: Any) -> None:
     service, x = bg.graphed(lambda x, w: x * w, static="w"), floats(xp, 1)
     assert holds(service(x, floats(xp, 2)), 2)
