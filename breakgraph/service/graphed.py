@@ -73,9 +73,11 @@ class _Callable(Generic[P, R]):
         self._graphs.reset()
 
     def close(self) -> None:
-        """Destroy the graphs for good; later calls run the function itself. A second call does nothing."""
-        self._graphs.closed = True
-        self._graphs.reset()
+        """Destroy the graphs for good; later calls run the function itself. A second call does nothing.
+
+        Raises `CaptureStateError`, and changes nothing, inside a call of its own.
+        """
+        self._graphs.close()
 
     def __repr__(self) -> str:
         stats = self.stats

@@ -73,7 +73,7 @@ class Graphs:
         self.declared = declared
         self._owner = None if owner is None else weakref.ref(owner)
         self.counts = Counts()
-        self.closed = False
+        self._closed = False
         self._places: dict[tuple[Driver, int], _Place] = {}
 
     def belongs_to(self, instance: object) -> bool:
@@ -132,9 +132,12 @@ class Graphs:
             raise _Plainly(Fallback.INSIDE)
         if capture_disabled() or not (driver := drivers.current()).can_capture:
             raise _Plainly(Fallback.INERT, "capture is switched off (BREAKGRAPH_DISABLE) or the driver cannot capture")
-        if self.closed:
-            raise _Plainly(Fallback.CLOSED, "it was closed")
+        self._check_open()
         return driver
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _Plainly(Fallback.CLOSED, "it was closed")
 
     def _fall_back(self, reason: Fallback, why: str) -> None:
         first, policy = self.counts.fallback(reason), self.declared.fallback
@@ -157,6 +160,7 @@ class Graphs:
             raise _Plainly(Fallback.INSIDE)  # a capture in a break of another one is refused (C4)
         frameworks = seen.frameworks if seen is not None else _moving(driver, declared)
         with self._turn(driver, place, frameworks, inputs.rows) as held:
+            self._check_open()
             seen = place.captured.get(inputs.key)  # again: other threads have had turns meanwhile
             if seen is None:
                 self._check_room(place, inputs)
@@ -276,6 +280,15 @@ class Graphs:
                 while place.captured:
                     ending.callback(place.captured.popitem()[1].graph.close)
                 place.failed.clear()
+
+    def close(self) -> None:
+        """`reset`, and capture no more; calls that wait for their turn find it closed."""
+        before, self._closed = self._closed, True
+        try:
+            self.reset()
+        except CaptureStateError:
+            self._closed = before
+            raise
 
 
 def _moving(driver: Driver, declared: Declaration) -> tuple[Framework, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from support import ROOT, all_well, every_schedule, floats, holds, in_threads, o
 
 import breakgraph as bg
 from breakgraph import frameworks
-from breakgraph.errors import BreakgraphWarning
+from breakgraph.errors import BreakgraphWarning, CaptureStateError
 
 SIZES = (4, 8, 16)
 SECONDS = 15.0
@@ -179,6 +180,52 @@ def test_graphs_may_be_reset_while_others_call(driver: Any, xp: Any) -> None:
     all_well(in_threads(driver, calls, resets, seconds=SECONDS))
     assert service.stats.captures > 3
     assert not service.stats.fallbacks
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_no_graph_is_left_by_a_call_that_waited_while_it_was_closed(driver: Any, xp: Any, attempt: int) -> None:
+    """Whichever of the two has the first turn."""
+    arena = bg.Arena()
+    service = bg.graphed(lambda x: x + 1, arena=arena, fallback="allow")
+    context, results, about = driver.ctx_get_current(), [], threading.Barrier(3)
+
+    def call() -> None:
+        driver.ctx_set_current(context)
+        x = floats(xp, 1, 2)
+        about.wait()
+        results.append(service(x).get().tolist())
+
+    def close() -> None:
+        driver.ctx_set_current(context)
+        about.wait()
+        time.sleep(0.001)  # the call is likely to be let in before, and to wait
+        service.close()
+
+    threads = [threading.Thread(target=work) for work in (call, close)]
+    with arena.exclusively("asked for by a test"):
+        for thread in threads:
+            thread.start()
+        about.wait()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert results == [[2, 3]]
+    assert service.graphs == ()
+
+
+def test_a_close_that_is_refused_changes_nothing(driver: Any, xp: Any) -> None:
+    def forward(x: Any) -> Any:
+        if not refused:
+            with pytest.raises(CaptureStateError) as told:
+                service.close()
+            refused.append(told)
+        return x + 1
+
+    refused: list[Any] = []
+    service = bg.graphed(forward)
+    for _ in range(2):
+        assert holds(service(zeros(xp)), 1)
+    assert (service.stats.captures, service.stats.hits) == (1, 1)
 
 
 def test_instances_meet_their_graphs_from_every_thread(driver: Any, xp: Any) -> None:
