@@ -88,7 +88,7 @@ def _lines() -> Iterator[str]:
             continue
         record = json.loads((_ROOT / path).read_text())
         rows = {row["name"]: row for row in record["rows"]}
-        yield f"| {record['gpu']}, driver {record['driver']}: [{name}]({path.as_posix()}) | measured | at most |"
+        yield f"| {record['gpu']}, driver {record['driver']}: [{name}]({path.as_posix()}) | measured | aim, at most |"
         yield "|---|---|---|"
         for figure in figures:
             row = rows[figure.row]

@@ -72,12 +72,12 @@ def read(path: Path) -> Record:
         told = json.loads(path.read_text())
         kind = told.get("what")
         if kind not in _READERS:
-            raise ValueError(f"it says that it is {kind!r}")
+            raise ValueError(f"it says that it is {kind!r}, which is not compared")
         answers, costs = _READERS[kind](told), _costs(told) if kind == "exec-update" else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BreakgraphError(
-            f"{path} is no record of a probe",
-            why=f"{type(error).__name__}: {error}",
+            f"{path} is no record of a probe that can be compared",
+            why=str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}",
             remedy=f"give two files that `breakgraph probe` wrote, of one kind: {', '.join(KINDS)}",
         ) from error
     header = {key: value for key, value in told.items() if key not in _BODY}

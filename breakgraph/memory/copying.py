@@ -120,7 +120,8 @@ class _Planner:
         raise NotCopyable(
             f"{path} is {_show(src)} and cannot be copied into {_show(dst)}",
             why="a break's result must land where later segments read it, and these have no array in common (C14)",
-            remedy="return the arrays that later code reads, or hand a plain value on with dst=bg.NO_WRITEBACK",
+            remedy="return the arrays that later code reads; or hand a plain value on with dst=bg.NO_WRITEBACK, if it"
+            " is the same at each replay or nobody reads it",
         )
 
     def _array(self, dst: Any, src: Any, path: str) -> bool:

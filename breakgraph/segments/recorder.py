@@ -324,7 +324,8 @@ class Recorder:
             raise NotCopyable(
                 f"result is {result!r:.80} (type {type(result).__name__}), which holds no device array to land",
                 why="replay could not change a value of the host that the next segments have baked (C13)",
-                remedy="return the arrays that later code reads, or hand the value on with dst=bg.NO_WRITEBACK",
+                remedy="return the arrays that later code reads; or hand it on with dst=bg.NO_WRITEBACK, where it is"
+                " the same at each replay or nobody reads it",
             )
         self._claims.claim(made, name)  # no later break is sent there while it lives
         kept = tree.rebuild(owner, ownership.hold, objects=True, is_leaf=ownership.is_storage)

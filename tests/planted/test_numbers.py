@@ -428,3 +428,16 @@ def test_nothing_is_said_of_an_array_that_may_stay(driver: Any, xp: Any, how: st
         x + 1
     assert graph.captured
     assert not told, told[0].message
+
+
+def test_outputs_that_were_declared_around_the_forward_are_known(driver: Any, xp: Any) -> None:
+    """``y = graph.output(forward(x))``, where the forward that is given to verify declares nothing."""
+    x = zeros(xp)
+
+    def forward(a: Any) -> Any:
+        return bg.break_here(lambda b: b * 2, bg.INFER, a + 1) + 1
+
+    with bg.capture() as graph:
+        graph.output(forward(x))
+    found = graph.verify(forward, x)
+    assert found.ok, str(found)
