@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,8 +39,10 @@ class Queue:
         self.sim = SimDriver()
         self.bindings: ModuleType = simulated_bindings(self.sim)
         self.longest = longest
-        self.threads: set[int] = set()
+        self.threads: set[threading.Thread] = set()  # that have enqueued behind a stream that was held up
+        self._before = set(threading.enumerate())
         self._held: Any = None
+        self._full = False
         self._waiting = 0
         self.bindings.cuStreamWaitValue32 = self._hold  # type: ignore[attr-defined]
         synchronize = self.bindings.cuStreamSynchronize
@@ -60,26 +62,33 @@ class Queue:
     def _enqueued(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def enqueue(*args: object) -> Any:
             if self._held is not None:
-                self.threads.add(threading.get_ident())
-                until = time.monotonic() + 20
-                while self._waiting >= self.longest[name] and not self._held.value:
-                    assert time.monotonic() < until
-                    time.sleep(0.001)
+                self.threads.add(threading.current_thread())
+                self._full = self._waiting >= self.longest[name]
+                self._wait_while(lambda: self._full and not self._held.value)
+                self._full = False
                 self._waiting += 1
             return call(*args)
 
         return enqueue
 
+    @staticmethod
+    def _wait_while(what: Callable[[], object]) -> None:
+        until = time.monotonic() + 60
+        while what():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def settle(self, _seconds: float) -> None:
+        """In place of a while without progress: until the queue is full, or whoever filled it has come to an end."""
+        self._wait_while(lambda: not self._full and self._before < set(threading.enumerate()))
+
     def ask(self) -> dict[str, dict[str, Any]]:
-        rows = queue.ask(queue.Bench(rebegin.Asker(bindings=self.bindings)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(queue, "time", SimpleNamespace(sleep=self.settle))
+            rows = queue.ask(queue.Bench(rebegin.Asker(bindings=self.bindings)))
         named = {str(row["name"]).partition(":")[0]: row for row in rows}
         assert len(named) == len(rows), "two rows have one name"
         return named
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "STILL", 0.1)
 
 
 def test_it_finds_how_many_calls_of_each_kind_a_queue_takes() -> None:
@@ -93,7 +102,7 @@ def test_it_finds_how_many_calls_of_each_kind_a_queue_takes() -> None:
         "cuEventRecord": 780,
     }
     assert all(row["holds"] for row in rows.values())
-    assert threading.get_ident() not in driver.threads, "whoever watches does not wait"
+    assert threading.current_thread() not in driver.threads, "whoever watches does not wait"
     assert not driver.sim.live()["capture"]
 
 
@@ -143,6 +152,7 @@ def run(monkeypatch: pytest.MonkeyPatch, driver: Queue | None, *argv: str) -> in
     def asker(device: int) -> rebegin.Asker:
         if driver is None:
             raise rebegin.CouldNotAsk("there is no driver here")
+        monkeypatch.setattr(queue, "time", SimpleNamespace(sleep=driver.settle))
         return rebegin.Asker(device, bindings=driver.bindings)
 
     monkeypatch.setattr(queue, "Asker", asker)
