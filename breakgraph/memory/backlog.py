@@ -3,8 +3,8 @@
 A launch waits while the driver's queue is full: of kernels, those in graphs one by one, and of copies. Whoever waits
 with the lock stops every Python thread; and for ever, if the device in turn waits for a host function in Python. So at
 least every `HALF` entries an event is recorded, and the one before the last is waited for, without the lock if it has
-not come. At most three halves are in flight then, which the queue has room for (probes/queue.py); and a graph with more
-nodes than a half is launched without the lock.
+not come. At most three halves are in flight then, which the queue has room for (probes/queue.py). A graph with more
+nodes than a half is launched without the lock, and waited for before the lock is kept again.
 
     entries    --- half ---|--- half ---|--- half ---|--- half ---
     events                 a            b       wait for a,
@@ -27,20 +27,35 @@ class Backlog:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._newer, self._older = (Event(driver.event_create(), driver.event_destroy) for _ in range(2))
+        self._between = 0  # entries between the two
         self._entries = 0  # since the newer event was recorded
 
-    def make_room(self, entries: int, stream: int) -> None:
-        """So many more are about to be put on ``stream``, whose user has the arena: at most `HALF`, if it can be."""
-        if self._entries + entries > HALF:
-            self._wait(stream)
+    def add(self, entries: int) -> None:
+        """So many more were put on a stream without the lock: however many, whoever keeps it comes after them."""
         self._entries += entries
 
-    def _wait(self, stream: int) -> None:
-        """Let the device come within two halves of what is launched so far."""
-        driver, due = self._driver, self._older.handle
-        with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-            if not driver.event_query(due):
-                driver.event_synchronize(due)
-        driver.event_record(due, stream)
+    def make_room(self, entries: int, stream: int) -> None:
+        """So many more are about to be put on ``stream`` with the lock, by the user of the arena.
+
+        At most three halves are in flight then, if these are at most one.
+        """
+        if self._entries + entries > HALF:
+            self._mark(stream)
+        self._entries += entries
+
+    def _mark(self, stream: int) -> None:
+        """Record an event, and let the device come within two halves of it."""
+        self._wait_for(self._older)
+        self._driver.event_record(self._older.handle, stream)
         self._newer, self._older = self._older, self._newer
-        self._entries = 0
+        before, self._between, self._entries = self._between, self._entries, 0
+        if before + self._between > 2 * HALF:
+            self._wait_for(self._older)
+        if self._between > 2 * HALF:
+            self._wait_for(self._newer)
+            self._between = 0
+
+    def _wait_for(self, event: Event) -> None:
+        with drivers.relaxed(self._driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+            if not self._driver.event_query(event.handle):
+                self._driver.event_synchronize(event.handle)

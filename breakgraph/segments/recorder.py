@@ -21,7 +21,6 @@ from breakgraph.errors import (
 )
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
-from breakgraph.memory.backlog import HALF
 from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
@@ -137,8 +136,11 @@ class Recorder:
             holdings.steps.append(segment)
             self.nodes += segment.nodes
             if self._options.execute:
-                holdings.arena.backlog.make_room(min(segment.nodes, HALF), self._stream)
+                if segment.is_short:
+                    holdings.arena.backlog.make_room(segment.entries, self._stream)
                 segment.launch(self._stream, driver.graph_launch_yielding)
+                if not segment.is_short:
+                    holdings.arena.backlog.add(segment.entries)
         except DriverError as error:
             error.where = error.where or where
             raise

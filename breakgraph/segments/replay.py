@@ -22,9 +22,9 @@ from breakgraph.driver.quick import Sequence
 from breakgraph.errors import CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import ScopedStreams, scoped
-from breakgraph.memory.backlog import HALF, Backlog
 from breakgraph.memory.turn import this_thread
 from breakgraph.segments.context import current_forward
+from breakgraph.segments.flat_list import Call, FlatList
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.landing import Place
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Marks", "Prepared", "Replay"]
 
-Call: TypeAlias = Callable[[], object]
 #: What a replay calls before and after a step, None for nothing; asked once for each, with the place that it runs at.
 Marks: TypeAlias = Callable[[Step, Place], tuple[Call | None, Call | None]]
 
@@ -92,40 +91,28 @@ class Replay:
         """
         driver, place = self.driver, self._place
         marks = marks if self._ranges is None else (self._ranges, *marks)
-        room = _Room(self._arena.backlog, place)
-        pairs: list[tuple[int, Call | None]] = [(0, room)]
-        steps: list[Step | None] = [None, None]
-
-        def add(call: Call, step: Step | None) -> None:
-            if pairs[-1][1] is None:
-                pairs[-1], steps[-1] = (pairs[-1][0], call), step
-            else:
-                pairs.append((0, call))
-                steps.extend((step, step))
-
+        made = FlatList(self._arena.backlog, place)
         for step in self._holdings.steps:
             marked = [mark(step, place) for mark in marks]
             before = [call for call, _ in marked if call is not None]
             after = [call for _, call in reversed(marked) if call is not None]
-            entries = len(before) + len(after)  # each may be an event
-            entries += min(step.nodes, HALF) if isinstance(step, Segment) else step.enqueues(self._aux, rows=rows)
-            if room.entries + entries > HALF:
-                room = _Room(self._arena.backlog, place)
-                pairs.append((0, room))
-                steps += (None, None)
-            room.entries += entries
+            keeps_lock = isinstance(step, Break) or step.keeps_lock
+            entries = step.enqueues(self._aux, rows=rows) if isinstance(step, Break) else step.entries
+            made.make_room(len(before) + (entries + len(after)) * keeps_lock)  # each mark may be an event
             for call in before:
-                add(call, None)
+                made.add(call)
             if isinstance(step, Break):
-                add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
-            elif step.own_exec:
-                pairs.append((step.own_exec, None))
-                steps += (step, step)
-            elif (launch := step.prepare(driver, place)) is not None:
-                add(launch, step)
+                made.add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
+            elif (launch := step.prepare(driver, place)) is None:
+                made.launch(step.exec, step)
+            elif keeps_lock:
+                made.add(launch, step)
+            else:
+                made.add_without_lock(launch, step, entries)
+                made.make_room(len(after))
             for call in after:
-                add(call, None)
-        return Prepared(driver.sequence(pairs, place), steps, self._ranges)
+                made.add(call)
+        return Prepared(made.sequence(driver), made.steps, self._ranges)
 
     def close(self) -> bool:
         """Run no more; False, and nothing is changed, where some thread replays it just now."""
@@ -274,19 +261,6 @@ class Replay:
             except BaseException as error:
                 prepared.stopped(error)
                 raise
-
-
-class _Room:
-    """Called before launches are made: the host has room to run ahead by so many entries of the driver's queue."""
-
-    __slots__ = ("_backlog", "_place", "entries")
-
-    def __init__(self, backlog: Backlog, place: Place) -> None:
-        self._backlog, self._place = backlog, place
-        self.entries = 0
-
-    def __call__(self) -> None:
-        self._backlog.make_room(self.entries, self._place.stream)
 
 
 def _follows(framework: Framework) -> bool:

@@ -24,7 +24,9 @@ __all__ = ["Around", "Break", "Segment", "Step"]
 #: Called for a break of a replay that is looked at: with it, its function, and the arguments of the call.
 Around: TypeAlias = Callable[..., Any]
 
-_MAY_CALL_HOST = {NodeType.HOST, NodeType.GRAPH, NodeType.CONDITIONAL}
+_NESTED = {NodeType.GRAPH, NodeType.CONDITIONAL}
+_MAY_CALL_HOST = {NodeType.HOST, *_NESTED}
+_UNKNOWN = 4 * HALF
 
 
 class Segment:
@@ -42,6 +44,12 @@ class Segment:
         How many branches were joined to the origin when it ended, that the forward had not joined itself (C11).
     calls_host
         Whether it has host functions, or graphs in which there may be some.
+    entries
+        How many entries of the driver's queue a launch takes at most; more than it has, where graphs within hide them.
+    is_short
+        Whether the queue has room for all of it at once.
+    keeps_lock
+        Whether a launch may keep the interpreter lock.
     streams
         Handles of the streams that were seen to take part, the origin first. The driver does not list them: one on
         which nothing was allocated is seen only as a branch of the graph.
@@ -56,9 +64,12 @@ class Segment:
         "allocated",
         "allocations",
         "calls_host",
+        "entries",
         "graph",
         "index",
+        "is_short",
         "joined",
+        "keeps_lock",
         "nodes",
         "streams",
     )
@@ -76,6 +87,9 @@ class Segment:
         self.graph = graph
         self.nodes = len(kinds)
         self.calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
+        self.entries = self.nodes if _NESTED.isdisjoint(kinds) else max(self.nodes, _UNKNOWN)
+        self.is_short = self.entries <= HALF
+        self.keeps_lock = self.is_short and not self.calls_host
         self.joined = joined
         self.streams = streams
         self.allocations, self.allocated = used
@@ -98,16 +112,6 @@ class Segment:
         """Take an exec; ``make_own`` makes one in its place, for when a shared one cannot be given the parameters."""
         self._exec, self._make_own = made, make_own
 
-    @property
-    def own_exec(self) -> int:
-        """The exec, where launching it with the interpreter lock is all there is to do; 0 where `launch` does more."""
-        return 0 if self._exec is None or self._exec.shared or not self.keeps_lock else self._exec.handle
-
-    @property
-    def keeps_lock(self) -> bool:
-        """Whether a launch may keep the interpreter lock: the driver's queue has room for all its nodes at once."""
-        return self.nodes <= HALF and not self.calls_host
-
     def launch(self, stream: int, launch: Launch) -> None:
         """Launch it by a call of the driver's, after an update where another segment had a shared exec last."""
         if self._exec is None:
@@ -120,8 +124,8 @@ class Segment:
             self._exec.launch(self, stream, launch)
 
     def prepare(self, driver: Driver, place: Place) -> Callable[[], object] | None:
-        """What a replay calls to launch it, where `own_exec` is 0; None for a segment without nodes."""
-        if self._exec is None:
+        """What a replay calls to launch it; None where it launches `exec`, if there is one, and no more."""
+        if self._exec is None or (self.keeps_lock and not self._exec.shared):
             return None
         if self.keeps_lock:
             return lambda: self.launch(place.stream, driver.graph_launch)

@@ -13,21 +13,23 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_driver.simulated_bindings import simulated_bindings
-from in_flight import InFlight
+from in_flight import WITHOUT_LOCK, InFlight
 from replay_support import WAYS, chain, go, names_of
 from support import all_well, holds, in_threads, on_stream, refill, zeros
 
 import breakgraph as bg
-from breakgraph.driver.api import CaptureMode, CaptureStatus
+from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
 from breakgraph.driver.cuda import CudaDriver
 from breakgraph.driver.sim import SimDriver
 from breakgraph.errors import CaptureStateError, DriverError
 from breakgraph.memory.backlog import HALF, Backlog
+from breakgraph.segments import steps
 
 
 def nothing() -> None:
@@ -82,6 +84,94 @@ def test_a_break_with_more_copies_than_there_is_room_for_is_waited_for_by_itself
     for _ in range(5):
         graph.replay()
     assert InFlight(sim.log[start:]).most <= 3 * (many + 2)
+
+
+@pytest.fixture
+def marked(sim: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The simulated driver with a mark in its log where a launch gives the lock up."""
+    launch = sim.graph_launch_yielding
+
+    def noted(graph_exec: int, stream: int) -> None:
+        sim.mark(WITHOUT_LOCK)
+        launch(graph_exec, stream)
+
+    monkeypatch.setattr(sim, "graph_launch_yielding", noted)
+    return sim
+
+
+def long_chain(x: Any, kernels: list[int], **options: Any) -> tuple[Any, dict[int, int]]:
+    """A graph of segments of so many kernels, each after a break that lands; and the nodes of its execs."""
+    place = x + 0
+    with bg.capture(**options) as graph:
+        for at, count in enumerate(kernels):
+            if at:
+                bg.break_here(lambda a: a * 1, bg.Cell(x.shape, x.dtype, shared=True), place)
+            for _ in range(count):
+                np.add(x, 1, out=x)
+    return graph, {segment.exec: segment.nodes for segment in graph.segments}
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [20] * 40,
+        [100, 1, 1] * 8,
+        [HALF] * 6,
+        [HALF + 1] * 6,
+        [2 * HALF, 5] * 4,
+        [2 * HALF + 1, 5] * 4,
+        [1100, 1, 1, 1, 250, 250, 1100, 3],
+    ],
+    ids=str,
+)
+def test_the_nodes_of_graphs_count_and_a_long_one_goes_without_the_lock(
+    marked: Any, xp: Any, kernels: list[int]
+) -> None:
+    x = zeros(xp)
+    graph, nodes = long_chain(x, kernels)
+    start = len(marked.log)
+    for _ in range(4):
+        graph.replay()
+    log = marked.log[start:]
+    assert InFlight(log, nodes).most <= 3 * HALF
+    without_lock = [after.args[0] for mark, after in pairwise(log) if mark.name == "mark"]
+    assert without_lock == [segment.exec for segment in graph.segments if segment.nodes > HALF] * 4
+    assert holds(x, 5 * sum(kernels))
+
+
+def test_long_graphs_alone_are_not_waited_for(marked: Any, xp: Any) -> None:
+    """The driver itself keeps whoever launches them from running too far ahead, and nobody has to wait for that."""
+    x = zeros(xp)
+    with bg.capture() as graph:
+        for at in range(3):
+            if at:
+                bg.break_graph()
+            for _ in range(HALF + 50):
+                np.add(x, 1, out=x)
+    assert "event_query" not in names_of(marked, lambda: [graph.replay() for _ in range(5)])
+
+
+@pytest.mark.parametrize("kind", [NodeType.GRAPH, NodeType.CONDITIONAL], ids=lambda kind: kind.name)
+def test_what_graphs_within_graphs_hold_is_waited_for_before_the_lock_is_kept_again(
+    marked: Any, xp: Any, kind: NodeType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator has none: sets take their place."""
+    assert kind in steps._NESTED
+    monkeypatch.setattr(steps, "_NESTED", {NodeType.MEMSET})
+    x = zeros(xp)
+    with bg.capture() as graph:
+        np.add(x, 1, out=x)
+        bg.break_graph()
+        marked.memset_d8_async(x.region.ptr, 0, x.nbytes, int(bg.current_stream()))
+        bg.break_graph()
+        np.add(x, 1, out=x)
+    hidden = graph.segments[1].exec
+    graph.replay()
+    start = len(marked.log)
+    for _ in range(3):
+        graph.replay()
+    assert InFlight(marked.log[start:], {hidden: 3 * HALF + 1}).most <= 3
+    assert holds(x, 1)
 
 
 def test_graphs_that_share_an_arena_have_one_backlog(sim: Any, xp: Any) -> None:

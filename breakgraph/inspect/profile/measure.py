@@ -25,9 +25,10 @@ from breakgraph.driver.contexts import in_context
 from breakgraph.errors import CaptureStateError
 from breakgraph.inspect.profile.advice import advise
 from breakgraph.inspect.profile.timeline import Samples, Timeline
+from breakgraph.segments.flat_list import Call
 from breakgraph.segments.graph import BreakableGraph, row_count
 from breakgraph.segments.landing import Place
-from breakgraph.segments.replay import Call, Marks, Prepared, Replay
+from breakgraph.segments.replay import Marks, Prepared, Replay
 from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.timing import Profile, StepProfile
 
