@@ -8,7 +8,6 @@ call --- in a segment, inert, too large, ... ---> the function itself
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,9 +17,10 @@ from typing import Any
 from breakgraph import driver as drivers
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
-from breakgraph.errors import BreakgraphError, BreakgraphWarning, CaptureStateError, DriverError
+from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Arena
+from breakgraph.segments.callers import warn
 from breakgraph.segments.capture import capture
 from breakgraph.segments.destinations import Ownership
 from breakgraph.segments.graph import BreakableGraph
@@ -147,7 +147,7 @@ class Graphs:
         if policy == "refuse" and reason is not Fallback.INERT:  # a service that is switched off keeps serving (C7)
             raise CaptureStateError(what, why="it was declared with fallback='refuse'")
         if first:
-            warnings.warn(f"{what} (said once; .stats counts them)", BreakgraphWarning, stacklevel=4)
+            warn(f"{what} (said once; .stats counts them)")
 
     def _serve(self, driver: Driver, function: Callable[..., Any], inputs: Inputs) -> tuple[Any, bool]:
         """Replay the graph of these inputs, or capture it; whether it did that. Raises `_Plainly` before either."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Region
-from breakgraph.errors import BreakgraphError, BreakgraphWarning, NotCopyable, ShapeMismatch
+from breakgraph.errors import BreakgraphError, NotCopyable, ShapeMismatch
 from breakgraph.frameworks import Array, Framework
 from breakgraph.memory import Arena, Cell, is_registered, tree
+from breakgraph.segments.callers import warn
 from breakgraph.segments.destinations import Ownership
 from breakgraph.service.declaration import Declaration
 
@@ -109,7 +109,7 @@ class Results:
                 why="only arrays are live at replay (C19)",
                 remedy="return arrays, or declare frozen='allow'",
             )
-        warnings.warn(what, BreakgraphWarning, stacklevel=2)
+        warn(what)
 
     # for each call ----------------------------------------------------------------------------------------
     def copied(self, rows: int | None, stream: int) -> Any:

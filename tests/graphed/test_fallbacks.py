@@ -73,11 +73,17 @@ def test_the_kill_switch_keeps_a_service_serving() -> None:
         calls = bg.driver.current().calls
         print(len(told), len(seen), calls["stream_begin_capture"], dict(double.stats.fallbacks), double.graphs)
         print(told[0].message)
+
+        again = bg.graphed(lambda x: x * 2, buckets=[4])
+        with warnings.catch_warnings(record=True) as early:
+            again.precapture(xp.ones(3, np.float32))
+        print({warning.filename for warning in told + early})
         """,
         BREAKGRAPH_DISABLE="1",
     )
     assert done.returncode == 0, done.stderr
-    counts, message = done.stdout.splitlines()
+    counts, message, files = done.stdout.splitlines()
+    assert files == "{'<string>'}", "both warnings are about the program's lines"
     assert counts == "1 3 0 {<Fallback.INERT: 'inert'>: 3} ()"
     assert message.startswith("double runs without a graph: capture is switched off (BREAKGRAPH_DISABLE)")
 

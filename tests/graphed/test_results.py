@@ -193,8 +193,9 @@ def test_values_beside_arrays_stay_as_they_were_or_are_told(driver: Any, xp: Any
         array[:] = 0  # the caller's own
     with pytest.raises(BreakgraphError, match="returned 1, which every later call will get"):
         bg.graphed(forward, frozen="refuse")(zeros(xp))
-    with pytest.warns(BreakgraphWarning, match="returned 2, which every later call will get"):
+    with pytest.warns(BreakgraphWarning, match="returned 2, which every later call will get") as told:
         bg.graphed(lambda x: forward(x)[:3], frozen="warn")(zeros(xp))
+    assert [warning.filename for warning in told] == [__file__], "the warning is about the caller's line"
     bg.graphed(lambda x: (x + 1, None), frozen="refuse")(zeros(xp))
 
 
