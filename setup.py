@@ -4,11 +4,17 @@ pyproject.toml says all else.
 """
 
 import tempfile
+from glob import glob
 
 from setuptools import Extension, setup
 
 # Not needed: without a compiler breakgraph/driver/portable.py does the same, slower.
-native = Extension("breakgraph.driver._native", ["breakgraph/driver/_native.c"], optional=True)
+native = Extension(
+    "breakgraph.driver._native",
+    sorted(glob("breakgraph/driver/native/*.c")),
+    depends=["breakgraph/driver/native/native.h"],
+    optional=True,
+)
 
 with tempfile.TemporaryDirectory() as scratch:
     setup(ext_modules=[native], options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}})

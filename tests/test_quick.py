@@ -31,11 +31,11 @@ from breakgraph.driver import StreamHandle
 MOST = 2**64 - 1
 
 
-@pytest.mark.parametrize("words", range(5))
+@pytest.mark.parametrize("words", range(9))
 def test_a_call_passes_its_words(twin: ModuleType, words: int) -> None:
     seen: list[tuple[int, ...]] = []
     function = c_function(lambda *given: seen.append(tuple(given)) or 0, words)
-    given = (1, 0, MOST, 7)[:words]
+    given = (1, 0, MOST, 7, 5, MOST, 0, 3)[:words]
     assert twin.Call(address(function), words, Refused)(*given) is None
     assert seen == [given]
 
@@ -97,9 +97,9 @@ def test_a_word_is_the_lowest_64_bits_of_whatever_has_an_index(twin: ModuleType,
     assert seen == [word]
 
 
-@pytest.mark.parametrize(("where", "words", "answers"), [(0, 1, False), (16, 5, False), (16, 4, True), (16, -1, False)])
+@pytest.mark.parametrize(("where", "words", "answers"), [(0, 1, False), (16, 9, False), (16, 8, True), (16, -1, False)])
 def test_a_call_that_cannot_be_is_refused(twin: ModuleType, where: int, words: int, answers: bool) -> None:
-    with pytest.raises(ValueError, match="four words"):
+    with pytest.raises(ValueError, match="eight words"):
         twin.Call(where, words, Refused, answers)
 
 

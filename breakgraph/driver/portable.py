@@ -1,4 +1,4 @@
-"""What replay does thousands of times a second, in Python: the twins of what ``_native.c`` has.
+"""What replay does thousands of times a second, in Python: the twins of what ``native/`` has in C.
 
 A driver call through the bindings gives up the interpreter lock, and gets it back a whole switch interval later where
 another Python thread is busy (5 ms; DRIVER_FACTS). These calls keep it, so they are for what never waits long.
@@ -25,7 +25,7 @@ class Call:
     Parameters
     ----------
     address
-        Of a C function that takes ``words`` integers or pointers, at most four with the answer, and returns an int.
+        Of a C function that takes ``words`` integers or pointers, at most eight with the answer, and returns an int.
     words
         How many arguments the caller gives: whatever has an index, of which the lowest 64 bits are passed.
     error
@@ -44,8 +44,8 @@ class Call:
         answers: bool = False,
         unready: int = 0,
     ) -> None:
-        if not address or words < 0 or words + answers > 4:
-            raise ValueError("a call has an address, and takes up to four words with its answer")
+        if not address or words < 0 or words + answers > 8:
+            raise ValueError("a call has an address, and takes up to eight words with its answer")
         # As pointers, since those are converted in half the time of numbers.
         self.entry = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * (words + answers))(address)
         self.error = error

@@ -1,0 +1,73 @@
+/* What replay does thousands of times a second, in C: driver calls that keep the interpreter lock, a loop of launches
+ * and Python calls, the claim and the marks around it, and a function's detour. portable.py has the same in Python;
+ * quick.py chooses.
+ *
+ * Nothing here knows CUDA. A driver call is an address that takes up to eight machine words and answers an int, which
+ * is how the calling conventions of x86-64 and of AArch64 pass handles, sizes and small integers alike; whoever is
+ * called takes as many as it knows of.
+ */
+#ifndef BREAKGRAPH_NATIVE_H
+#define BREAKGRAPH_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <structmember.h>
+
+#define MOST_WORDS 8
+
+typedef int (*Entry)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+
+/* call.c: one driver call. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Entry entry;
+    PyObject *error; /* from a result code that is not 0 to the exception to raise */
+    Py_ssize_t words; /* that the caller gives */
+    int answers;      /* the call writes a number to an address after those */
+    int unready;      /* the result code that means "not yet", or 0 */
+} Call;
+
+/* Calls it with as many words as are given, the others being 0. */
+#define ENTER(call, ...) enter((call)->entry, (const uint64_t[MOST_WORDS]){__VA_ARGS__})
+#define ADDRESS_OF(answer) ((uint64_t)(uintptr_t)&(answer))
+
+static inline int enter(Entry entry, const uint64_t *words)
+{
+    return entry(words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]);
+}
+
+PyObject *raise_code(PyObject *error, int code);
+int as_word(PyObject *given, uint64_t *word);
+
+/* sequence.c: launches, and Python calls between them. */
+typedef struct {
+    uint64_t exec; /* 0: nothing to launch */
+    PyObject *call; /* after it; NULL: nothing to call */
+} Pair;
+
+typedef struct {
+    PyObject_HEAD
+    Call *launch;
+    PyObject *place; /* whose attribute "stream" is set while it runs */
+    Py_ssize_t count, at;
+    Pair *pairs;
+} Sequence;
+
+extern PyObject *stream_name; /* "stream" */
+PyObject *Sequence_run(Sequence *self, PyObject *stream);
+
+/* claim.c: what one owner has at a time. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *owner, *thread; /* weak references, or NULL */
+    char is_open;
+} Claim;
+
+int claim_take(Claim *self, PyObject *owner, PyObject *thread);
+
+extern PyTypeObject CallType, SequenceType, ClaimType, RoundType, DetourType;
+
+#endif
