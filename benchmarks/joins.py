@@ -48,7 +48,7 @@ class Bench:
             begun = time.perf_counter()
             self._work(nodes, branches, joined=joined)
             before = time.perf_counter()
-            count = Forks(self._driver, self._origin.handle).join()
+            _, count = Forks(self._driver, self._origin.handle).join()
             after = time.perf_counter()
             graph = self._driver.stream_end_capture(self._origin.handle)
             ended = time.perf_counter()

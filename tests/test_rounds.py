@@ -47,7 +47,7 @@ class Calls:
             return self.codes.get(name, 0)
 
         self._kept.append(c_function(answer, words + answers))
-        return twin.Call(address(self._kept[-1]), words, Refused, answers)
+        return twin.Call(address(self._kept[-1]), "w" * words + "a" * answers, Refused)
 
 
 class Bench:

@@ -52,7 +52,7 @@ def address(function: Any) -> int:
 def launcher(twin: ModuleType, answer: Callable[[int, int], int]) -> tuple[Any, Any]:
     """A launch call that ``answer`` answers, and what must be kept alive for it."""
     function = c_function(lambda graph_exec, stream: answer(graph_exec or 0, stream or 0), 2)
-    return twin.Call(address(function), 2, Refused), function
+    return twin.Call(address(function), "ww", Refused), function
 
 
 def growth(work: Callable[[], object], times: int = 10_000) -> float:

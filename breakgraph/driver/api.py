@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from breakgraph.driver.owned import Stream
@@ -150,8 +149,7 @@ class Edge(NamedTuple):
     data: EdgeData = EdgeData()
 
 
-@dataclass(frozen=True)
-class CaptureInfo:
+class CaptureInfo(NamedTuple):
     """cuStreamGetCaptureInfo: ``graph`` belongs to the capture; never destroy or keep it.
 
     ``dependencies`` are the nodes that the stream's next node will depend on, ``edges`` their edge data in
@@ -273,9 +271,6 @@ class Driver(Protocol):
     def graph_node_get_type(self, node: int) -> NodeType: ...
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
         """The nodes that this one runs after, each once; without the edge data."""
-
-    def graph_node_get_dependent_count(self, node: int) -> int:
-        """How many nodes run after this one: cuGraphNodeGetDependentNodes without a list."""
 
     def graph_kernel_node_get_params(self, node: int) -> KernelNode: ...
     def graph_memcpy_node_get_params(self, node: int) -> MemcpyNode: ...

@@ -6,7 +6,6 @@ between the 12.9 and the 13.x bindings end here. Calls are in the protocol's ord
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -27,7 +26,7 @@ from breakgraph.driver.api import (
     HasStream,
     StreamFlag,
 )
-from breakgraph.driver.cuda_nodes import NodeCalls, edge_data_of
+from breakgraph.driver.cuda_nodes import NodeCalls, edges_of
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.owned import Stream
 from breakgraph.driver.quick import Claim, Round, Sequence
@@ -61,13 +60,11 @@ class CudaDriver(NodeCalls):
         cu = bindings or _import_bindings()
         initialize(cu)
         edge_data = integer(cu.cuDriverGetVersion) >= _EDGE_DATA_SINCE
-        self._get_capture_info = newest(cu, "cuStreamGetCaptureInfo", "_v3", edge_data)
         self._update_dependencies = newest(cu, "cuStreamUpdateCaptureDependencies", "_v2", edge_data)
-        self._edge_data = edge_data
         # The bindings read the same variable, once, when they are imported.
         per_thread = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0").strip() not in ("", "0")
         self._default_stream = STREAM_PER_THREAD if per_thread else STREAM_LEGACY
-        super().__init__(cu, Entries(cu, per_thread=per_thread), edge_data)
+        super().__init__(cu, Entries(cu, per_thread=per_thread, edge_data=edge_data))
         self._primary = 0
         self._lock = threading.Lock()
 
@@ -161,21 +158,20 @@ class CudaDriver(NodeCalls):
 
     # capture --------------------------------------------------------------------------------------------
     def stream_begin_capture(self, stream: int, mode: CaptureMode) -> None:
-        self._entries.stream_begin_capture(stream, int(mode))
+        self._entries.stream_begin_capture(stream, mode)
 
     def stream_end_capture(self, stream: int) -> int:
         return int(self._entries.stream_end_capture(stream))
 
     def stream_is_capturing(self, stream: int) -> CaptureStatus:
-        return _STATUS[int(self._entries.stream_is_capturing(stream))]
+        status: int = self._entries.stream_is_capturing(stream)
+        return _STATUS[status]
 
     def stream_get_capture_info(self, stream: int) -> CaptureInfo:
-        status, ident, graph, nodes, *edges, _ = call(self._get_capture_info, stream)
-        if CaptureStatus(int(status)) is not CaptureStatus.ACTIVE:
-            return CaptureInfo(CaptureStatus(int(status)))
-        dependencies = tuple(map(int, nodes))
-        data = tuple(map(edge_data_of, edges[0])) if edges else (EdgeData(),) * len(dependencies)
-        return CaptureInfo(CaptureStatus.ACTIVE, int(ident), int(graph), dependencies, data)
+        status, ident, graph, nodes, *edges = self._entries.stream_get_capture_info(stream)
+        if status != CaptureStatus.ACTIVE:
+            return CaptureInfo(_STATUS[status])
+        return CaptureInfo(CaptureStatus.ACTIVE, ident, graph, nodes, edges_of(edges, len(nodes)))
 
     def stream_update_capture_dependencies(
         self,
@@ -185,13 +181,12 @@ class CudaDriver(NodeCalls):
         flags: DependencyUpdate = DependencyUpdate.SET,
     ) -> None:
         nodes = [self._cu.CUgraphNode(node) for node in dependencies]
-        data = ([self._native_edge(edge) for edge in edges] if edges else None,) if self._edge_data else ()
+        data = ([self._native_edge(edge) for edge in edges] if edges else None,) if self._entries.edge_data else ()
         call(self._update_dependencies, stream, nodes, *data, len(nodes), flags)
 
     def thread_exchange_stream_capture_mode(self, mode: CaptureMode) -> CaptureMode:
-        exchanged = ctypes.c_int(int(mode))
-        self._entries.thread_exchange_stream_capture_mode(ctypes.addressof(exchanged))
-        return _MODE[exchanged.value]
+        before: int = self._entries.thread_exchange_stream_capture_mode(mode)
+        return _MODE[before]
 
     # events ---------------------------------------------------------------------------------------------
     def event_create(self, flags: int = EventFlag.DISABLE_TIMING) -> int:
@@ -221,16 +216,16 @@ class CudaDriver(NodeCalls):
         return integer(self._cu.cuGraphCreate, 0)
 
     def graph_destroy(self, graph: int) -> None:
-        call(self._cu.cuGraphDestroy, graph)
+        self._entries.graph_destroy(graph)
 
     def graph_instantiate(self, graph: int, flags: int = 0) -> int:
-        return integer(self._cu.cuGraphInstantiate, graph, flags)
+        return int(self._entries.graph_instantiate(graph, flags))
 
     def graph_exec_update(self, graph_exec: int, graph: int) -> None:
         call(self._cu.cuGraphExecUpdate, graph_exec, graph)
 
     def graph_exec_destroy(self, graph_exec: int) -> None:
-        call(self._cu.cuGraphExecDestroy, graph_exec)
+        self._entries.graph_exec_destroy(graph_exec)
 
     def graph_upload(self, graph_exec: int, stream: int) -> None:
         call(self._cu.cuGraphUpload, graph_exec, stream)
@@ -239,7 +234,7 @@ class CudaDriver(NodeCalls):
         self._entries.graph_launch(graph_exec, stream)
 
     def graph_launch_yielding(self, graph_exec: int, stream: int) -> None:
-        call(self._cu.cuGraphLaunch, graph_exec, stream)
+        self._entries.graph_launch_yielding(graph_exec, stream)
 
     def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
         return Sequence(self._entries.graph_launch, pairs, place)

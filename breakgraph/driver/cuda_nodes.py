@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from breakgraph.driver.api import Edge, EdgeData, KernelNode, MemcpyNode, MemoryType, MemsetNode, NodeType
 from breakgraph.driver.entries import Entries
-from breakgraph.driver.results import call, newest
+from breakgraph.driver.results import call
 
-__all__ = ["NodeCalls", "edge_data_of"]
+__all__ = ["NodeCalls", "edges_of"]
 
-_FEW = 8  # nodes; most segments have fewer
+_FULL = EdgeData()  # a full dependency
 _TYPES = {int(kind): kind for kind in NodeType}
 
 
 class NodeCalls:
     """The part of `breakgraph.driver.cuda.CudaDriver` that reads graphs; it is given the bindings."""
 
-    def __init__(self, bindings: ModuleType, entries: Entries, edge_data: bool) -> None:
-        cu = self._cu = bindings
+    def __init__(self, bindings: ModuleType, entries: Entries) -> None:
+        self._cu = bindings
         self._entries = entries
-        # In 12.9 the bare names are the form without edge data, which is all that an older driver has.
-        self._get_edges = newest(cu, "cuGraphGetEdges", "_v2", edge_data)
-        self._get_dependencies = newest(cu, "cuGraphNodeGetDependencies", "_v2", edge_data)
-        self._get_dependents = newest(cu, "cuGraphNodeGetDependentNodes", "_v2", edge_data)
 
     def graph_get_nodes(self, graph: int) -> tuple[int, ...]:
-        nodes, count = call(self._cu.cuGraphGetNodes, graph, _FEW)  # one call for most segments
-        if count == _FEW:  # as many as were asked for, and maybe there are more
-            count = self.graph_get_node_count(graph)
-            nodes, _ = call(self._cu.cuGraphGetNodes, graph, count)
-        return tuple(map(int, nodes[:count]))
+        nodes: tuple[int, ...] = self._entries.graph_get_nodes(graph)
+        return nodes
 
     def graph_get_edges(self, graph: int) -> tuple[Edge, ...]:
-        *_, count = call(self._get_edges, graph)
-        if not count:
-            return ()
-        tails, heads, *data, _ = call(self._get_edges, graph, count)
-        kinds = map(edge_data_of, data[0]) if data else [EdgeData()] * count
-        return tuple(Edge(int(tail), int(head), kind) for tail, head, kind in zip(tails, heads, kinds, strict=True))
+        tails, heads, *data = self._entries.graph_get_edges(graph)
+        return tuple(map(Edge._make, zip(tails, heads, edges_of(data, len(tails)), strict=True)))
 
     def graph_get_node_count(self, graph: int) -> int:
-        _, count = call(self._cu.cuGraphGetNodes, graph)  # without a length it counts
-        return int(count)
+        return int(self._entries.graph_get_node_count(graph, 0))  # without a list it counts
 
     def graph_node_get_type(self, node: int) -> NodeType:
-        return _TYPES[int(self._entries.graph_node_get_type(node))]
+        return _TYPES[self._entries.graph_node_get_type(node)]
 
     def graph_node_get_dependencies(self, node: int) -> tuple[int, ...]:
-        *_, count = call(self._get_dependencies, node)
-        nodes, *_ = call(self._get_dependencies, node, count) if count else ((),)
-        return tuple(dict.fromkeys(map(int, nodes)))
-
-    def graph_node_get_dependent_count(self, node: int) -> int:
-        return int(call(self._get_dependents, node)[-1])  # without a length it counts
+        found = self._entries.graph_node_get_dependencies(node)
+        nodes: tuple[int, ...] = found[0] if self._entries.edge_data else found
+        return tuple(dict.fromkeys(nodes))
 
     def graph_kernel_node_get_params(self, node: int) -> KernelNode:
         (native,) = call(self._cu.cuGraphKernelNodeGetParams, node)
@@ -86,6 +71,10 @@ class NodeCalls:
         return bytes(name).decode(errors="replace")
 
 
-def edge_data_of(native: Any) -> EdgeData:
-    """Edge data of the bindings as ours."""
-    return EdgeData(int(native.from_port), int(native.to_port), int(native.type))
+def edges_of(lists: Sequence[tuple[int, ...]], count: int) -> tuple[EdgeData, ...]:
+    """The edge data of ``count`` edges: of a list of CUgraphEdgeData as words, where the driver gives one."""
+    return tuple(map(_edge_of, *lists)) if lists else (_FULL,) * count
+
+
+def _edge_of(word: int) -> EdgeData:
+    return EdgeData(*word.to_bytes(8, "little")[:3]) if word else _FULL  # two ports, a type, reserved bytes

@@ -46,28 +46,31 @@ class Forks:
         except DriverError:
             return False
 
-    def join(self) -> int:
-        """Let the origin's next node depend on all work captured so far. Returns how many branches that joined.
+    def join(self) -> tuple[tuple[int, ...], int]:
+        """Let the origin's next node depend on all work captured so far.
 
-        A branch is a leaf: a node that no other one, and not yet the origin, depends on. What the origin depends on
-        already keeps its edge data.
+        Returns the nodes, and how many branches that joined. A branch is a leaf: a node that no other one, and not yet
+        the origin, depends on. What the origin depends on already keeps its edge data.
         """
         driver = self._driver
         info = driver.stream_get_capture_info(self.origin)
         if info.status is not CaptureStatus.ACTIVE:
-            return 0  # given up: whoever ends it is told so
+            return (), 0  # given up: whoever ends it is told so
+        nodes = driver.graph_get_nodes(info.graph)
         behind = self._joined.union(info.dependencies)
-        others = [node for node in driver.graph_get_nodes(info.graph) if node not in behind]
-        branches = [node for node in others if not driver.graph_node_get_dependent_count(node)]
+        if len(behind) == len(nodes):
+            return nodes, 0
+        behind.update(edge.tail for edge in driver.graph_get_edges(info.graph))
+        branches = [node for node in nodes if node not in behind]
         if not branches:
-            return 0
+            return nodes, 0
         driver.stream_update_capture_dependencies(
             self.origin,
             (*info.dependencies, *branches),
             (*info.edges, *[EdgeData()] * len(branches)),
             DependencyUpdate.SET,
         )
-        return len(branches)
+        return nodes, len(branches)
 
     def include(self, stream: int) -> bool:
         """Whether a stream is part of this capture now."""

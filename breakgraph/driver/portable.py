@@ -18,6 +18,8 @@ __all__ = ["Call", "Claim", "Round", "Sequence", "detour"]
 
 Reference: TypeAlias = weakref.ref[Any]
 
+_FEW = 32  # words of a list for which there is room without asking how many there are
+
 
 class Call:
     """A driver call by its address, made without giving up the interpreter lock.
@@ -25,48 +27,118 @@ class Call:
     Parameters
     ----------
     address
-        Of a C function that takes ``words`` integers or pointers, at most eight with the answer, and returns an int.
-    words
-        How many arguments the caller gives: whatever has an index, of which the lowest 64 bits are passed.
+        Of a C function that takes integers or pointers, at most eight, and returns an int.
+    slots
+        A letter for each of them:
+
+        ===== =========================================================================================
+        ``w`` a word that the caller gives: whatever has an index, of which the lowest 64 bits are passed
+        ``a`` the address of a number of up to 64 bits, 0 before, which is an answer
+        ``x`` the same for a number that the caller gives
+        ``l`` the address of a list of words that the function fills
+        ``p`` the address of a pointer, which the function lets point to a list of words of its own
+        ``n`` the address of the number of words in each list: how many there is room for, and how many there are
+        ===== =========================================================================================
     error
         From a result code other than 0 to the exception to raise.
-    answers
-        The function writes a number of up to 64 bits to the address that it is given last; the call returns it.
     unready
         The result code that means "not yet": the call returns False for it, and True for 0.
+    yields
+        It gives up the interpreter lock after all, since it may take long.
+
+    Notes
+    -----
+    A call returns its answers in the order of their slots: None, the only one, or a tuple of them; a list is a tuple
+    of ints. Of a function whose lists are full it asks how many words there are, by null pointers for the lists, and
+    then for all of them.
     """
 
     def __init__(
         self,
         address: int,
-        words: int,
+        slots: str,
         error: Callable[[int], Exception],
-        answers: bool = False,
+        *,
         unready: int = 0,
+        yields: bool = False,
     ) -> None:
-        if not address or words < 0 or words + answers > 8:
-            raise ValueError("a call has an address, and takes up to eight words with its answer")
+        lists = slots.count("l") + slots.count("p")
+        if not address or len(slots) > 8 or not set(slots) <= set("waxlpn") or slots.count("n") != (lists > 0):
+            raise ValueError("a call has an address, and up to eight slots")
         # As pointers, since those are converted in half the time of numbers.
-        self.entry = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * (words + answers))(address)
+        prototype = ctypes.CFUNCTYPE if yields else ctypes.PYFUNCTYPE
+        self.entry = prototype(ctypes.c_int, *[ctypes.c_void_p] * len(slots))(address)
         self.error = error
-        self._words, self._answers, self._unready = words, answers, unready
+        self._slots, self._unready = slots, unready
+        self._words = slots.count("w") + slots.count("x")
 
     def __call__(self, *words: int) -> Any:
         if len(words) != self._words:
             raise TypeError(f"takes {self._words} positional arguments")
-        try:
-            if self._answers:
-                answer = ctypes.c_uint64()
-                code = self.entry(*words, ctypes.byref(answer))
-            else:
-                code = self.entry(*words)
-        except ctypes.ArgumentError:  # for what is no int, but has an index
-            return self(*map(index, words))
+        places = _Places(self._slots, _FEW)
+        code = self._enter(words, places)
+        while not code and places.are_full:  # there may be more than fit in
+            counted = _Places(self._slots, 0)
+            if not (code := self._enter(words, counted)):
+                places = _Places(self._slots, counted.number.value + 1)
+                code = self._enter(words, places)
         if self._unready and code in (0, self._unready):
             return code == 0
         if code:
             raise self.error(code)
-        return answer.value if self._answers else None
+        answers = places.answers()
+        return answers if len(answers) > 1 else answers[0] if answers else None
+
+    def _enter(self, words: tuple[int, ...], places: _Places) -> int:
+        try:
+            return int(self.entry(*places.arguments(words)))
+        except ctypes.ArgumentError:  # for what is no int, but has an index
+            return int(self.entry(*places.arguments(tuple(map(index, words)))))
+
+
+class _Places:
+    """What one call writes to: a cell for each slot, and lists with a certain ``room``, which without any are none."""
+
+    def __init__(self, slots: str, room: int) -> None:
+        self._slots, self._room = slots, room
+        self._cells = (ctypes.c_uint64 * len(slots))()
+        self._lists = {at: (ctypes.c_uint64 * room)() for at, slot in enumerate(slots) if slot == "l" and room}
+        self.number = ctypes.c_uint64(room if self._lists else 0)
+
+    def arguments(self, words: tuple[int, ...]) -> list[Any]:
+        """What the function is given for the caller's ``words``."""
+        if self._slots.count("w") == len(self._slots):
+            return list(words)
+        given, found = iter(words), list[Any]()
+        for at, slot in enumerate(self._slots):
+            if slot == "w":
+                found.append(next(given))
+            elif slot == "l":
+                found.append(ctypes.addressof(self._lists[at]) if at in self._lists else None)
+            elif slot == "n":
+                found.append(ctypes.addressof(self.number))
+            else:
+                if slot == "x":
+                    self._cells[at] = index(next(given)) % 2**64
+                found.append(ctypes.addressof(self._cells) + 8 * at)
+        return found
+
+    @property
+    def are_full(self) -> bool:
+        """Whether the function may have more for the lists."""
+        return bool(self._lists) and self.number.value >= self._room
+
+    def answers(self) -> tuple[Any, ...]:
+        """What the function has written, slot by slot."""
+        return tuple(self._answer(at, slot) for at, slot in enumerate(self._slots) if slot not in "wn")
+
+    def _answer(self, at: int, slot: str) -> int | tuple[int, ...]:
+        if slot == "l":
+            return tuple(self._lists[at][: self.number.value])
+        cell = self._cells[at]
+        if slot != "p":
+            return int(cell)
+        return tuple((ctypes.c_uint64 * self.number.value).from_address(cell)) if cell else ()
 
 
 class Sequence:

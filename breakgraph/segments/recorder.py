@@ -120,12 +120,11 @@ class Recorder:
             self._watch.stop()
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                self.sides.join()
+                nodes = self.sides.join()
                 holdings.graphs.append(driver.stream_end_capture(self._stream))
                 graph = holdings.graphs[-1]
                 self.phase = Phase.BETWEEN
                 used = holdings.arena.end_segment()
-                nodes = driver.graph_get_nodes(graph)
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 self._refuse_allocations(kinds)
                 index, joined = len(holdings.steps) - self._breaks, self.sides.take_joined()

@@ -46,9 +46,11 @@ class SideStreams:
         self._took_part.clear()
         return self.forks
 
-    def join(self) -> None:
-        """Let the origin wait for all work captured so far."""
-        self._joined += self.forks.join()
+    def join(self) -> tuple[int, ...]:
+        """Let the origin wait for all work captured so far. Returns the nodes of it."""
+        nodes, joined = self.forks.join()
+        self._joined += joined
+        return nodes
 
     def take_joined(self) -> int:
         """How many branches `join` has joined since this was asked last."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import json
+from collections import deque
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -97,29 +98,51 @@ class _Special:
         self.sim = sim
         self._exec_update = self._entry_of_exec_update()
         self._entries = {
-            "cuThreadExchangeStreamCaptureMode": _entry(self._exchange, 1),
-            "cuStreamBeginCapture": _entry(lambda stream, mode: sim.stream_begin_capture(stream, CaptureMode(mode)), 2),
-            "cuStreamEndCapture": _entry(sim.stream_end_capture, 1, answers=True),
-            "cuGraphNodeGetType": _entry(sim.graph_node_get_type, 1, answers=True),
-            "cuGraphLaunch": _entry(sim.graph_launch, 2),
-            "cuEventRecord": _entry(sim.event_record, 2),
-            "cuEventQuery": _entry(self.cuEventQuery, 1),
-            "cuStreamWaitEvent": _entry(sim.stream_wait_event, 3),
-            "cuStreamIsCapturing": _entry(sim.stream_is_capturing, 1, answers=True),
-            "cuCtxGetCurrent": _entry(sim.ctx_get_current, 0, answers=True),
-            "cuMemcpyDtoDAsync": _entry(sim.memcpy_dtod_async, 4),
-            "cuMemsetD8Async": _entry(sim.memset_d8_async, 4),
+            "cuThreadExchangeStreamCaptureMode": _entry(self._exchange, "x"),
+            "cuStreamBeginCapture": _entry(lambda to, mode: sim.stream_begin_capture(to, CaptureMode(mode)), "ww"),
+            "cuStreamEndCapture": _entry(sim.stream_end_capture, "wa"),
+            "cuStreamGetCaptureInfo": _entry(lambda stream: self._capture_info(stream)[:-1], "waaapn"),
+            "cuGraphDestroy": _entry(sim.graph_destroy, "w"),
+            "cuGraphGetNodes": _entry(sim.graph_get_nodes, "wln"),
+            "cuGraphGetEdges": _entry(lambda graph: self._edges(graph)[:-1], "wlln"),
+            "cuGraphNodeGetType": _entry(sim.graph_node_get_type, "wa"),
+            "cuGraphNodeGetDependencies": _entry(sim.graph_node_get_dependencies, "wln"),
+            "cuGraphInstantiateWithFlags": _entry(sim.graph_instantiate, "aww"),
+            "cuGraphExecDestroy": _entry(sim.graph_exec_destroy, "w"),
+            "cuGraphLaunch": _entry(sim.graph_launch, "ww"),
+            "cuEventRecord": _entry(sim.event_record, "ww"),
+            "cuEventQuery": _entry(self.cuEventQuery, "w"),
+            "cuStreamWaitEvent": _entry(sim.stream_wait_event, "www"),
+            "cuStreamIsCapturing": _entry(sim.stream_is_capturing, "wa"),
+            "cuCtxGetCurrent": _entry(sim.ctx_get_current, "a"),
+            "cuMemcpyDtoDAsync": _entry(sim.memcpy_dtod_async, "wwww"),
+            "cuMemsetD8Async": _entry(sim.memset_d8_async, "wwww"),
+        }
+        self._entries_with_edge_data = {
+            "cuStreamGetCaptureInfo": _entry(self._capture_info, "waaappn"),
+            "cuGraphGetEdges": _entry(self._edges, "wllln"),
+            "cuGraphNodeGetDependencies": _entry(self._dependencies, "wlln"),
         }
         if edge_data_in_bare_names:
+            self.cuGraphNodeGetDependencies = self.cuGraphNodeGetDependencies_v2
             self.cuStreamGetCaptureInfo = self.cuStreamGetCaptureInfo_v3
             self.cuGraphGetEdges = self.cuGraphGetEdges_v2
-            self.cuGraphNodeGetDependencies = self.cuGraphNodeGetDependencies_v2
-            self.cuGraphNodeGetDependentNodes = self.cuGraphNodeGetDependentNodes_v2
             self.cuStreamUpdateCaptureDependencies = self.cuStreamUpdateCaptureDependencies_v2
 
-    def _exchange(self, mode: int) -> None:
-        place = ctypes.c_int.from_address(mode)
-        place.value = self.sim.thread_exchange_stream_capture_mode(CaptureMode(place.value))
+    def _exchange(self, mode: int) -> int:
+        return self.sim.thread_exchange_stream_capture_mode(CaptureMode(mode))
+
+    def _capture_info(self, stream: int) -> tuple[Any, ...]:
+        info = self.sim.stream_get_capture_info(stream)
+        return info.status, info.id, info.graph, info.dependencies, [*map(_edge_word, info.edges)]
+
+    def _edges(self, graph: int) -> tuple[Any, ...]:
+        edges = self.sim.graph_get_edges(graph)
+        return [one.tail for one in edges], [one.head for one in edges], [_edge_word(one.data) for one in edges]
+
+    def _dependencies(self, node: int) -> tuple[Any, ...]:
+        nodes = self.sim.graph_node_get_dependencies(node)
+        return nodes, [0] * len(nodes)
 
     def cuInit(self, flags: int) -> None: ...
 
@@ -188,14 +211,6 @@ class _Special:
         nodes, _, number = self.cuGraphNodeGetDependencies_v2(node, count)
         return nodes, number
 
-    def cuGraphNodeGetDependentNodes_v2(self, node: int, count: int = 0) -> tuple[Any, ...]:
-        assert not count, "only the number is asked for"
-        return [], [], self.sim.graph_node_get_dependent_count(node)
-
-    def cuGraphNodeGetDependentNodes(self, node: int, count: int = 0) -> tuple[Any, ...]:
-        nodes, _, number = self.cuGraphNodeGetDependentNodes_v2(node, count)
-        return nodes, number
-
     def cuGraphKernelNodeGetParams(self, node: int) -> object:
         params = self.sim.graph_kernel_node_get_params(node)
         sizes = {
@@ -247,7 +262,8 @@ class _Special:
             assert version >= 12000  # older versions take other arguments
             return _address(self._exec_update), 0
         if symbol.decode() in self._entries and version > 10000:
-            return _address(self._entries[symbol.decode()]), 0
+            newer = self._entries_with_edge_data if version >= 12030 else {}
+            return _address(newer.get(symbol.decode()) or self._entries[symbol.decode()]), 0
         return 0x1000 + sum(symbol) * 16 + (version > 10000), 0
 
     def _entry_of_exec_update(self) -> Any:
@@ -294,21 +310,44 @@ class _Special:
         self.sim.launch(stream, lambda: None, name="spin")
 
 
-def _entry(answer: Callable[..., Any], words: int, *, answers: bool = False) -> Any:
-    """A function of C's calling convention that calls one of Python's."""
+def _entry(answer: Callable[..., Any], slots: str) -> Any:
+    """A function of C's calling convention that calls one of Python's; `breakgraph.driver.portable.Call` has the slots.
+
+    Where there are several answers it returns a tuple of them.
+    """
+    own: deque[Any] = deque(maxlen=8)  # lists that the last few calls have pointed to
 
     def entry(*given: int | None) -> int:
-        arguments = [word or 0 for word in given]
+        places = [(slot, to or 0) for slot, to in zip(slots, given, strict=True)]
+        words = [to if slot == "w" else ctypes.c_int.from_address(to).value for slot, to in places if slot in "wx"]
         try:
-            value = answer(*arguments[:words])
+            value = answer(*words)
         except DriverError as error:
             return error.code
-        if answers:
-            of = ctypes.c_int if isinstance(value, enum.IntEnum) else ctypes.c_uint64
-            of.from_address(arguments[words]).value = value
+        number = ctypes.c_uint64.from_address(dict(places)["n"]) if "n" in slots else ctypes.c_uint64()
+        answers = [(slot, to) for slot, to in places if slot not in "wn"]
+        lengths = [0]
+        for (slot, to), one in zip(answers, value if len(answers) > 1 else [value] * len(answers), strict=True):
+            if slot in "ax":
+                of = ctypes.c_int if isinstance(one, enum.IntEnum) else ctypes.c_uint64
+                of.from_address(to).value = one
+                continue
+            lengths.append(len(one))
+            if slot == "p":
+                own.append((ctypes.c_uint64 * len(one))(*one))
+                ctypes.c_uint64.from_address(to).value = ctypes.addressof(own[-1])
+            elif to:  # without a list it counts
+                room = (ctypes.c_uint64 * number.value).from_address(to)
+                room[:] = [*one, *[0] * len(room)][: len(room)]  # NULL where there are no more
+                lengths[-1] = min(len(one), len(room))
+        number.value = lengths[-1]
         return 0
 
-    return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * (words + answers))(entry)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(slots))(entry)
+
+
+def _edge_word(edge: EdgeData) -> int:
+    return edge.from_port | edge.to_port << 8 | edge.type << 16
 
 
 def _address(entry: Any) -> int:

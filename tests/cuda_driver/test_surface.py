@@ -100,7 +100,6 @@ def bindings() -> ModuleType:
         ("graph_kernel_node_get_params", "CUDA_KERNEL_NODE_PARAMS"),
         ("graph_memcpy_node_get_params", "CUDA_MEMCPY3D"),
         ("graph_memset_node_get_params", "CUDA_MEMSET_NODE_PARAMS"),
-        ("edge_data_of", "CUgraphEdgeData"),
     ],
 )
 def test_the_structures_of_the_installed_bindings_have_the_fields_that_are_read(

@@ -13,21 +13,27 @@
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <structmember.h>
 
 #define MOST_WORDS 8
 
 typedef int (*Entry)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
+#define FEW 32 /* entries of a list for which there is room without asking how many there are */
+
 /* call.c: one driver call. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Entry entry;
-    PyObject *error; /* from a result code that is not 0 to the exception to raise */
-    Py_ssize_t words; /* that the caller gives */
-    int answers;      /* the call writes a number to an address after those */
-    int unready;      /* the result code that means "not yet", or 0 */
+    PyObject *error;            /* from a result code that is not 0 to the exception to raise */
+    char slots[MOST_WORDS + 1]; /* a letter for each of the function's parameters */
+    Py_ssize_t words;           /* that the caller gives */
+    Py_ssize_t answers;         /* that the caller is given */
+    size_t lists;               /* that it needs room for */
+    int unready;                /* the result code that means "not yet", or 0 */
+    int yields;                 /* whether it gives the interpreter lock up */
 } Call;
 
 /* Calls it with as many words as are given, the others being 0. */

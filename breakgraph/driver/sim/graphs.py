@@ -16,7 +16,7 @@ __all__ = ["Exec", "Graph", "Node"]
 class Node:
     """Work of a context in a graph, after the nodes in ``after`` (edge data per edge, in the order of their making)."""
 
-    __slots__ = ("after", "context", "dependents", "graph", "handle", "work")
+    __slots__ = ("after", "context", "graph", "handle", "work")
 
     def __init__(self, handle: int, graph: Graph, context: Context, work: Work, after: Heads) -> None:
         self.handle = handle
@@ -24,9 +24,6 @@ class Node:
         self.context = context
         self.work = work
         self.after = after
-        self.dependents = 0
-        for before in after:
-            before.dependents += 1
 
 
 class Graph:

@@ -41,10 +41,6 @@ class NodeCalls(Machine):
         return tuple(before.handle for before in self.nodes.get(node).after)
 
     @call(Needs.HANDLE)
-    def graph_node_get_dependent_count(self, node: int) -> int:
-        return self.nodes.get(node).dependents
-
-    @call(Needs.HANDLE)
     def graph_node_get_type(self, node: int) -> NodeType:
         return self.nodes.get(node).work.type
 
