@@ -4,6 +4,9 @@ A launch that gives up the interpreter lock waits a whole switch interval to get
 round begins, and the wait for that has given up the lock once: a replay begins at the beginning of its thread's turn,
 as it does in a service that has just waited for its results. "At any point of the turn" computes in Python for a
 random part of the switch interval first, so the turn may end in the middle of a replay, whoever launches.
+
+The C loop shows what of this is the machine's: a thread that has slept wakes on a core with cold caches, and nothing of
+Python is in the loop.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from time import perf_counter
 
 import breakgraph as bg
 from benchmarks import _peers
-from benchmarks._chains import MAKERS, Chain
+from benchmarks._chains import MAKERS
 from benchmarks._launchers import AS_INSTALLED, PLAIN
-from benchmarks._peers import present
-from benchmarks._replay import SEGMENTS
+from benchmarks._peers import FLOOR, present
+from benchmarks._replay import SEGMENTS, floor_of
 from benchmarks._report import Report
-from benchmarks._timing import Times, in_turn, timed
+from benchmarks._timing import Times, in_turn
 
 __all__ = ["measure"]
 
@@ -46,24 +49,19 @@ def measure(report: Report, *, rounds: int, small: bool) -> None:
         for chain in chains.values():
             stack.callback(chain.close)
         wait = partial(bg.driver.current().stream_synchronize, stream)
+        ours = {arm: chains[arm].timed() for arm in _OURS if arm in chains}
+        arms = {**floor_of(report, chains, stream), **ours}
+        peers = {arm: chain.timed() for arm, chain in chains.items() if arm not in ours}
         turns = rounds if small else max(rounds, _LEAST)
         quiet: dict[str, Times] = {}
         for threads in (0, 1, 2):
             with _counting(threads):
-                times = _times(chains, turns, wait)
-                anywhere = in_turn(_ours(chains), turns, between=lambda: _begin_anywhere(wait))
+                times = in_turn(arms, turns, between=wait)
+                times |= in_turn(peers, _OF_PEERS, between=wait, warm=1)
+                anywhere = in_turn(ours, turns, between=lambda: _begin_anywhere(wait))
             quiet = quiet or times
             _show(report, threads, times, quiet)
             report.compare("99th percentile at any point of the turn", anywhere, at=threads, of=_OF, value="p99")
-
-
-def _times(chains: Mapping[str, Chain], rounds: int, wait: Callable[[], object]) -> dict[str, Times]:
-    peers = {arm: timed(chain.replay) for arm, chain in chains.items() if arm not in _OURS}
-    return {**in_turn(_ours(chains), rounds, between=wait), **in_turn(peers, _OF_PEERS, between=wait, warm=1)}
-
-
-def _ours(chains: Mapping[str, Chain]) -> dict[str, Callable[[], float]]:
-    return {arm: timed(chains[arm].replay) for arm in _OURS if arm in chains}
 
 
 def _show(report: Report, threads: int, times: Mapping[str, Times], quiet: Mapping[str, Times]) -> None:
@@ -73,10 +71,10 @@ def _show(report: Report, threads: int, times: Mapping[str, Times], quiet: Mappi
         return
     ratios = {arm: busy.p99 / quiet[arm].median for arm, busy in times.items()}
     report.compare("99th percentile/quiet median", ratios, "ratio", at=threads, of=_OF)
-    for arm in _OURS:
-        if arm in ratios:
+    for arm, found in ratios.items():
+        if arm in _OURS or arm == FLOOR:
             name = f"99th percentile beside {threads} busy threads/quiet median: {arm}"
-            report.speed(name, ratios[arm], bound=_BOUND)
+            report.speed(name, found, bound=_BOUND if arm in _OURS else None)
 
 
 def _begin_anywhere(wait: Callable[[], object]) -> None:

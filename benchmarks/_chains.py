@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import breakgraph as bg
 from benchmarks import _launchers, _peers
 from benchmarks._launchers import AS_INSTALLED, PLAIN
 from benchmarks._peers import BREAKABLE, CUPY, TORCH
+from benchmarks._timing import Arm, timed
 from breakgraph import frameworks
 from breakgraph.driver.api import CaptureMode
 
@@ -35,6 +37,17 @@ class Chain:
     close: Callable[[], object]
     x: Any
     graph: Any = None  #: breakgraph's, where it is one
+    scope: AbstractContextManager[object] = field(default_factory=nullcontext)  #: in which it is replayed
+
+    def timed(self, *after: Callable[[], object]) -> Arm:
+        """An arm that times a replay, and what is called after it."""
+        run = timed(self.replay, *after)
+
+        def within_scope() -> float:
+            with self.scope:
+                return run()
+
+        return run if isinstance(self.scope, nullcontext) else within_scope
 
 
 #: Captures a chain of so many segments; its array is there and its kernel is loaded.
@@ -51,11 +64,7 @@ def ours(arm: str = AS_INSTALLED, **options: Any) -> Capture:
         with scope, bg.capture(frameworks=(library,), **options) as graph:
             _forward(segments, add_one, _break)
 
-        def within_scope() -> None:
-            with scope:
-                graph.replay()
-
-        return Chain(graph.replay if arm == AS_INSTALLED else within_scope, graph.close, x, graph)
+        return Chain(graph.replay, graph.close, x, graph, scope)
 
     return capture
 
@@ -153,7 +162,8 @@ def wrong(chain: Chain, segments: int) -> int:
     driver.synchronize()
     driver.memset_d8(ptr, 0, host.nbytes)
     driver.synchronize()
-    chain.replay()
+    with chain.scope:
+        chain.replay()
     driver.synchronize()
     driver.memcpy_dtoh(host.ctypes.data, ptr, host.nbytes)
     return int(np.count_nonzero(host != segments))

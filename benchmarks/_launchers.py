@@ -52,29 +52,37 @@ def plain_break_point(function: Callable[..., object]) -> Callable[..., object]:
 
 
 class _WithoutExtension:
-    """Gives the CUDA driver the Python twins of what the extension has. Cheap to enter: every replay does."""
+    """Gives the CUDA driver the Python twins of what the extension has."""
 
     def __init__(self) -> None:
         from breakgraph.driver import cuda, entries, portable
         from breakgraph.driver.api import STREAM_PER_THREAD
+        from breakgraph.memory import backlog
 
         self._module: Any = cuda
+        self._backlog: Any = backlog
         self._driver: Any = bg.driver.current()
         of_extension: Any = entries.Call
         entries.Call = portable.Call
         try:
             per_thread = self._driver.resolve_stream(0) == STREAM_PER_THREAD
+            edge_data = self._driver.driver_get_version() >= cuda._EDGE_DATA_SINCE
             self._plain = (
-                entries.Entries(self._driver._cu, per_thread=per_thread),
+                entries.Entries(self._driver._cu, per_thread=per_thread, edge_data=edge_data),
                 portable.Sequence,
                 portable.Round,
+                portable.Room,
             )
         finally:
             entries.Call = of_extension
 
     def __enter__(self) -> None:
-        self._before = self._driver._entries, self._module.Sequence, self._module.Round
-        self._driver._entries, self._module.Sequence, self._module.Round = self._plain
+        self._before = self._driver._entries, self._module.Sequence, self._module.Round, self._backlog.Room
+        self._use(*self._plain)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._driver._entries, self._module.Sequence, self._module.Round = self._before
+        self._use(*self._before)
+
+    def _use(self, entries: Any, sequence: Any, round_: Any, room: Any) -> None:
+        self._driver._entries, self._module.Sequence, self._module.Round = entries, sequence, round_
+        self._backlog.Room = room

@@ -16,9 +16,9 @@ from benchmarks._chains import MAKERS, Chain, wrong
 from benchmarks._launchers import AS_INSTALLED, PLAIN, has_extension
 from benchmarks._peers import BREAKABLE, FLOOR, present
 from benchmarks._report import Report
-from benchmarks._timing import Arm, Times, in_turn, ratio, timed
+from benchmarks._timing import Arm, Times, in_turn, ratio
 
-__all__ = ["SEGMENTS", "measure"]
+__all__ = ["SEGMENTS", "floor_of", "measure"]
 
 #: The chain of the bounds, and the long one.
 SEGMENTS, LONG = 65, 2049
@@ -50,17 +50,17 @@ def measure(report: Report, *, rounds: int, small: bool) -> None:
 
 def _compare(report: Report, chains: Mapping[str, Chain], segments: int, stream: int, rounds: int) -> dict[str, Times]:
     wait = partial(bg.driver.current().stream_synchronize, stream)
-    called: dict[str, Arm] = {**_floor_of(report, chains, stream, wait=False)}
-    waited: dict[str, Arm] = {**_floor_of(report, chains, stream, wait=True)}
+    called: dict[str, Arm] = {**floor_of(report, chains, stream, wait=False)}
+    waited: dict[str, Arm] = {**floor_of(report, chains, stream, wait=True)}
     for arm, chain in chains.items():
-        called[arm], waited[arm] = timed(chain.replay), timed(chain.replay, wait)
+        called[arm], waited[arm] = chain.timed(), chain.timed(wait)
     times = in_turn(called, rounds, between=wait)
     report.compare(CALL, times, at=segments, of="segments")
     report.compare(WAITED, in_turn(waited, rounds, between=wait), at=segments, of="segments")
     return times
 
 
-def _floor_of(report: Report, chains: Mapping[str, Chain], stream: int, *, wait: bool) -> dict[str, Arm]:
+def floor_of(report: Report, chains: Mapping[str, Chain], stream: int, *, wait: bool = False) -> dict[str, Arm]:
     """The C loop over the execs of breakgraph's own chain."""
     if bg.driver.current().name != "cuda":
         report.skip(FLOOR, "the simulator's graphs are none of the driver's")

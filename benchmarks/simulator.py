@@ -31,7 +31,7 @@ CALL = "call through a break point outside a capture"
 
 #: Functions and instructions of the library without its extension (Python 3.11 has the most), and driver calls.
 BOUNDS = {
-    EACH_REPLAYED: (0.05, 45, 1.02),
+    EACH_REPLAYED: (0.05, 25, 1.02),
     REPLAY: (25, 600, 5),
     EACH_CAPTURED: (135, 2700, 16),
     CAPTURE: (110, 2700, 25),

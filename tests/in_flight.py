@@ -15,7 +15,7 @@ class InFlight:
     """Of the kernels and copies of a log: the most at a time that no event had told to be done.
 
     It is looked at where something was put on a stream with the interpreter lock. ``nodes`` are those of execs that
-    have more than one. The events are those that were queried, which only a backlog does.
+    have more than one. The events are those that were queried; what one told has come, or is waited for at once.
     """
 
     def __init__(self, entries: Iterable[Any], nodes: Mapping[int, int] | None = None) -> None:
@@ -31,7 +31,8 @@ class InFlight:
                     self.most = max(self.most, self.enqueued - come)
             elif entry.name == "event_record" and entry.args[0] in events:
                 recorded[entry.args[0]] = self.enqueued
-            elif entry.name == "event_query":
-                self.waits += 1
-                come = max(come, recorded.get(entry.args[0], 0))
+            elif entry.name in ("event_query", "event_synchronize"):
+                self.waits += entry.name == "event_synchronize"
+                if entry.result or entry.name == "event_synchronize":
+                    come = max(come, recorded.get(entry.args[0], 0))
             without_lock = entry.name == "mark" and entry.args[0] == WITHOUT_LOCK

@@ -459,8 +459,8 @@ MUTATIONS = (
         46,
         "the host runs ahead without bound",
         "memory/backlog.py",
-        "        if self._entries + entries > HALF:\n",
-        "        if self._entries < 0:\n",
+        "lambda: self._mark(stream())",
+        "lambda: None",
         ("tests/replay/test_backlog.py",),
     ),
     Mutation(

@@ -23,7 +23,7 @@ import pytest
 from support import holds, live, refill, zeros
 
 import breakgraph as bg
-from breakgraph.frameworks.base import scoped
+from breakgraph.driver.here import here
 
 ROOMS = tuple(str(Path(bg.__file__).parent / room) for room in ("memory", "segments", "driver/portable.py"))
 
@@ -97,7 +97,7 @@ def interrupted(xp: Any, at: int) -> Interrupter:
     gc.collect()  # the graph has failed with an exception whose traceback holds the program's variables
     assert not bg.is_capturing(), where
     assert bg.current_stream() is None, where
-    assert not scoped.streams, where
+    assert not here.streams, where
     assert gc.isenabled(), where
     if arena.asleep:
         arena.wake()

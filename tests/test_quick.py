@@ -2,8 +2,8 @@
 
 Proves for both: a call passes its words and gives back its answer, a result code becomes the exception that the caller
 made for it, other threads do not run during a call; a sequence launches and calls in order and stops where something is
-raised, telling where; a detour is its function, until the set has something in it; none of it keeps memory. Claims and
-rounds: test_rounds.py.
+raised, telling where; a room counts, and calls before where it would be too much; a detour is its function, until the
+set has something in it; none of it keeps memory. Claims and rounds: test_rounds.py; usual replays: test_usual.py.
 """
 
 from __future__ import annotations
@@ -356,6 +356,52 @@ def test_a_sequence_in_a_circle_is_collected(twin: ModuleType) -> None:
     gc.collect()
     assert gone() is None
     assert kept
+
+
+@pytest.mark.parametrize(("counted", "more", "calls"), [(0, 4, 0), (3, 1, 0), (3, 2, 1), (0, 5, 1), (9, 0, 1)])
+def test_a_room_counts_and_calls_before_where_it_would_be_too_much(
+    twin: ModuleType, counted: int, more: int, calls: int
+) -> None:
+    tally, seen = twin.Tally(4), []
+    tally.entries = counted
+
+    def otherwise() -> None:
+        seen.append(tally.entries)
+        tally.entries = 0
+
+    room = twin.Room(tally, otherwise)
+    assert (room.entries, room()) == (0, None) or counted > 4
+    room.entries, tally.entries = more, counted
+    seen.clear()
+    assert room() is None
+    assert seen == [counted] * calls
+    assert tally.entries == (more if calls else counted + more)
+
+
+def test_a_room_counts_nothing_where_what_it_calls_before_raises(twin: ModuleType) -> None:
+    tally = twin.Tally(0)
+    room = twin.Room(tally, lambda: [].pop())
+    room.entries = 1
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            room()
+    assert tally.entries == 0
+    with pytest.raises(TypeError):
+        room(1)
+
+
+def test_a_room_in_a_circle_is_collected(twin: ModuleType) -> None:
+    class Holder:
+        room: Any = None
+
+        def woken(self) -> None: ...
+
+    holder = Holder()
+    holder.room = twin.Room(twin.Tally(1), holder.woken)
+    gone = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert gone() is None
 
 
 def detoured(twin: ModuleType, when: set[object]) -> Callable[..., Any]:

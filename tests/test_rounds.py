@@ -22,6 +22,7 @@ import pytest
 from twins import Owner, Place, Refused, address, c_function, growth
 
 CONTEXT, EVENT, STREAM, EXEC = 5, 77, 9, 40
+THREAD_LOCAL, RELAXED, NOT_READY, MOST = 1, 2, 600, 4
 
 
 class Calls:
@@ -30,6 +31,7 @@ class Calls:
     def __init__(self, twin: ModuleType) -> None:
         self.log: list[Any] = []
         self.answers = {"get_context": CONTEXT, "is_capturing": 0}
+        self.mode = THREAD_LOCAL  # the calling thread's
         self.codes: dict[str, int] = {}
         self._kept: list[Any] = []
         self.get_context = self._call(twin, "get_context", 0, answers=True)
@@ -37,9 +39,31 @@ class Calls:
         self.wait_event = self._call(twin, "wait_event", 3)
         self.record_event = self._call(twin, "record_event", 2)
         self.launch = self._call(twin, "launch", 2)
-        self.of_round = (self.get_context, self.is_capturing, self.wait_event, self.record_event)
+        self.query_event = self._call(twin, "query_event", 1, unready=NOT_READY)
+        self.exchange_mode = self._exchange(twin)
+        self.of_round = (
+            self.get_context,
+            self.is_capturing,
+            self.wait_event,
+            self.record_event,
+            self.query_event,
+            self.exchange_mode,
+            RELAXED,
+        )
 
-    def _call(self, twin: ModuleType, name: str, words: int, *, answers: bool = False) -> Any:
+    def _exchange(self, twin: ModuleType) -> Any:
+        def exchange(where: int) -> int:
+            place = ctypes.c_uint32.from_address(where)
+            self.log.append(("exchange_mode", place.value))
+            if self.codes.get("exchange_mode"):
+                return self.codes.pop("exchange_mode")
+            place.value, self.mode = self.mode, place.value
+            return 0
+
+        self._kept.append(c_function(exchange, 1))
+        return twin.Call(address(self._kept[-1]), "x", Refused)
+
+    def _call(self, twin: ModuleType, name: str, words: int, *, answers: bool = False, unready: int = 0) -> Any:
         def answer(*given: int) -> int:
             self.log.append((name, *given[:words]))
             if answers:
@@ -47,7 +71,7 @@ class Calls:
             return self.codes.get(name, 0)
 
         self._kept.append(c_function(answer, words + answers))
-        return twin.Call(address(self._kept[-1]), "w" * words + "a" * answers, Refused)
+        return twin.Call(address(self._kept[-1]), "w" * words + "a" * answers, Refused, unready=unready)
 
 
 class Bench:
@@ -57,10 +81,8 @@ class Bench:
         self.twin = twin
         self.calls = calls or Calls(twin)
         self.claim = twin.Claim()
-        of_driver = (
-            getattr(self.calls, name) for name in ("get_context", "is_capturing", "wait_event", "record_event")
-        )
-        self.round = twin.Round(CONTEXT, EVENT, self.claim, *of_driver)
+        self.tally = twin.Tally(MOST)
+        self.round = twin.Round(CONTEXT, EVENT, self.claim, self.tally, *self.calls.of_round)
         self.owners: list[Any] = []
         self.streams: list[int] = []
         self.owner, self.thread = Owner(), Owner()
@@ -181,6 +203,68 @@ def test_where_a_round_has_nothing_to_do_with_a_failed_step_it_names_none(twin: 
     with pytest.raises(Refused, match="400"):
         bench.run(sequence)
     assert sequence.at == -1
+
+
+IS_OVER = [("exchange_mode", RELAXED), ("query_event", EVENT), ("exchange_mode", THREAD_LOCAL)]
+
+
+def full(bench: Bench, entries: int = 1) -> Any:
+    """A sequence for which there is no room, since as much as there may be was counted."""
+    bench.tally.entries = MOST
+    sequence = bench.sequence(None)
+    sequence.entries = entries
+    return sequence
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, 0), (NOT_READY, MOST)], ids=["over", "under way"])
+def test_where_there_is_no_room_what_is_over_is_forgotten(twin: ModuleType, code: int, left: int) -> None:
+    bench = Bench(twin)
+    bench.calls.codes["query_event"] = code
+    assert bench.run(full(bench)) is True
+    assert bench.calls.log == [*QUESTIONS, *IS_OVER, WAIT, ("launch", EXEC, STREAM), MARK]
+    assert (bench.tally.entries, bench.calls.mode) == (left, THREAD_LOCAL)
+    bench.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(("counted", "entries"), [(MOST, 0), (MOST - 2, 2), (0, MOST)])
+def test_where_there_is_room_nobody_is_asked(twin: ModuleType, counted: int, entries: int) -> None:
+    bench = Bench(twin)
+    sequence = full(bench, entries)
+    bench.tally.entries = counted
+    assert bench.run(sequence) is True
+    assert "query_event" not in bench.names
+    assert bench.tally.entries == counted
+
+
+@pytest.mark.parametrize("call", ["query_event", "exchange_mode"])
+def test_a_question_that_fails_is_raised_before_anything_is_launched(twin: ModuleType, call: str) -> None:
+    bench = Bench(twin)
+    bench.calls.codes[call] = 719
+    sequence = full(bench)
+    with pytest.raises(Refused, match="719"):
+        bench.run(sequence)
+    assert {"wait_event", "launch", "record_event"}.isdisjoint(bench.names)
+    assert (sequence.at, bench.tally.entries, bench.calls.mode) == (-1, MOST, THREAD_LOCAL)
+    bench.assert_nothing_is_left()
+    bench.calls.codes.clear()
+    assert bench.run(sequence) is True
+
+
+def test_a_thread_is_not_left_relaxed_where_that_fails_once(twin: ModuleType) -> None:
+    bench = Bench(twin)
+
+    def fail_next(code: int) -> int:
+        bench.calls.codes["exchange_mode"] = 719
+        return code
+
+    bench.calls.codes = type(
+        "Codes",
+        (dict,),
+        {"get": lambda self, name, code=0: fail_next(code) if name == "query_event" else dict.get(self, name, code)},
+    )()
+    assert bench.run(full(bench)) is True
+    assert bench.names.count("exchange_mode") == 3
+    assert bench.calls.mode == THREAD_LOCAL
 
 
 def test_a_wait_that_fails_is_raised_before_anything_is_launched(twin: ModuleType) -> None:
@@ -345,7 +429,6 @@ def test_rounds_good_refused_and_failing_leave_no_memory_behind(twin: ModuleType
 
     sequences = [bench.sequence(list, None), bench.sequence(None, fail)]
     held = (bench.thread, bench.claim, bench.round, bench.owners, bench.streams, fail, *sequences)
-    before = list(map(sys.getrefcount, held))
 
     def work() -> None:
         bench.owner = Owner()
@@ -360,6 +443,8 @@ def test_rounds_good_refused_and_failing_leave_no_memory_behind(twin: ModuleType
             bench.run(sequences[0])
         bench.calls.codes.clear()
 
+    work()  # a sequence binds its launches to a stream at first
+    before = list(map(sys.getrefcount, held))
     assert growth(work) < 0.1
     assert list(map(sys.getrefcount, held)) == before
 
@@ -371,7 +456,7 @@ def test_claims_and_rounds_in_a_circle_are_collected(twin: ModuleType) -> None:
     holder: Any = Holder()
     holder.owner = Owner()
     holder.claim = twin.Claim()
-    holder.round = twin.Round(CONTEXT, EVENT, holder.claim, *Calls(twin).of_round)
+    holder.round = twin.Round(CONTEXT, EVENT, holder.claim, twin.Tally(MOST), *Calls(twin).of_round)
     holder.claim.take(weakref.ref(holder.owner, holder.woken), weakref.ref(holder))
     gone = weakref.ref(holder)
     del holder

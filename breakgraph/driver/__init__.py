@@ -26,6 +26,7 @@ __all__ = [
     "Stream",
     "StreamHandle",
     "api",
+    "choice",
     "current",
     "per_thread",
     "relaxed",
@@ -33,7 +34,17 @@ __all__ = [
     "use",
 ]
 
-_current: Driver | None = None
+
+class _Choice:
+    """Knows the driver in use; None until somebody asks for it."""
+
+    __slots__ = ("driver",)
+
+    def __init__(self) -> None:
+        self.driver: Driver | None = None
+
+
+choice = _Choice()
 _first = threading.RLock()  # threads that come at once find one driver
 
 
@@ -42,12 +53,11 @@ def current() -> Driver:
 
     Raises `DriverNotFound` where there is no CUDA driver, saying how to choose the simulator.
     """
-    global _current
-    if _current is None:
+    if choice.driver is None:
         with _first:
-            if _current is None:
-                _current = _make(os.environ.get("BREAKGRAPH_DRIVER") or "cuda", {})
-    return _current
+            if choice.driver is None:
+                choice.driver = _make(os.environ.get("BREAKGRAPH_DRIVER") or "cuda", {})
+    return choice.driver
 
 
 class use:  # noqa: N801 - reads as a verb: bg.driver.use("sim")
@@ -58,17 +68,15 @@ class use:  # noqa: N801 - reads as a verb: bg.driver.use("sim")
     """
 
     def __init__(self, name: Literal["cuda", "sim"] | Driver, /, **options: object) -> None:
-        global _current
         made = _make(name, options) if isinstance(name, str) else name
-        self._before, _current = _current, made
+        self._before, choice.driver = choice.driver, made
         self.driver = made
 
     def __enter__(self) -> Driver:
         return self.driver
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        global _current
-        _current = self._before
+        choice.driver = self._before
 
 
 class relaxed:  # noqa: N801 - used as a guard: with relaxed(driver): ...

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.quick import Claim, Round, Sequence
+from breakgraph.driver.quick import Claim, Round, Sequence, Tally
 
 __all__ = [
     "CaptureInfo",
@@ -294,7 +294,7 @@ class Driver(Protocol):
     def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
         """Execs to launch, 0 for none, each with what to call after it, None for nothing; `portable.Sequence`."""
 
-    def round(self, context: int, event: int, claim: Claim) -> Round:
+    def round(self, context: int, event: int, claim: Claim, tally: Tally) -> Round:
         """A sequence with the claim and the marks around it; `portable.Round`."""
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------

@@ -29,7 +29,7 @@ from breakgraph.driver.api import (
 from breakgraph.driver.cuda_nodes import NodeCalls, edges_of
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.quick import Claim, Round, Sequence
+from breakgraph.driver.quick import Claim, Round, Sequence, Tally
 from breakgraph.driver.results import SIMULATE, call, initialize, integer, newest, ready
 from breakgraph.errors import DriverNotFound
 
@@ -239,16 +239,20 @@ class CudaDriver(NodeCalls):
     def sequence(self, pairs: Iterable[tuple[int, Callable[[], object] | None]], place: HasStream) -> Sequence:
         return Sequence(self._entries.graph_launch, pairs, place)
 
-    def round(self, context: int, event: int, claim: Claim) -> Round:
+    def round(self, context: int, event: int, claim: Claim, tally: Tally) -> Round:
         calls = self._entries
         return Round(
             context,
             event,
             claim,
+            tally,
             calls.ctx_get_current,
             calls.stream_is_capturing,
             calls.stream_wait_event,
             calls.event_record,
+            calls.event_query,
+            calls.thread_exchange_stream_capture_mode,
+            int(CaptureMode.RELAXED),
         )
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------

@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from operator import index
 from typing import Any, TypeAlias
 
-__all__ = ["Call", "Claim", "Round", "Sequence", "detour"]
+__all__ = ["Call", "Claim", "Room", "Round", "Sequence", "Tally", "Usual", "detour"]
 
 Reference: TypeAlias = weakref.ref[Any]
 
+_Word, _by_address = ctypes.c_uint64, ctypes.byref  # found sooner than in their module
 _FEW = 32  # words of a list for which there is room without asking how many there are
 
 
@@ -68,13 +70,37 @@ class Call:
         # As pointers, since those are converted in half the time of numbers.
         prototype = ctypes.CFUNCTYPE if yields else ctypes.PYFUNCTYPE
         self.entry = prototype(ctypes.c_int, *[ctypes.c_void_p] * len(slots))(address)
+        self.bare = prototype(ctypes.c_int)(address)  # for C values, which it takes as they are
         self.error = error
         self._slots, self._unready = slots, unready
         self._words = slots.count("w") + slots.count("x")
+        # As nearly all are that replay makes: words, and after them one answer or none.
+        self._has_words_alone = slots == "w" * self._words
+        self._asks_one_number = slots == "w" * self._words + "a"
 
     def __call__(self, *words: int) -> Any:
         if len(words) != self._words:
             raise TypeError(f"takes {self._words} positional arguments")
+        try:
+            if self._has_words_alone:
+                code = self.entry(*words)
+                if code == self._unready and code:
+                    return False
+                answer: Any = True if self._unready else None
+            elif self._asks_one_number:
+                number = _Word()
+                code = self.entry(*words, _by_address(number))
+                answer = number.value
+            else:
+                code, answer = self._call_at_length(words)
+        except ctypes.ArgumentError:  # for what is no int, but has an index
+            return self(*map(index, words))
+        if code:
+            raise self.error(code)
+        return answer
+
+    def _call_at_length(self, words: tuple[int, ...]) -> tuple[int, Any]:
+        """The result code, and the answer."""
         places = _Places(self._slots, _FEW)
         code = self._enter(words, places)
         while not code and places.are_full:  # there may be more than fit in
@@ -82,18 +108,11 @@ class Call:
             if not (code := self._enter(words, counted)):
                 places = _Places(self._slots, counted.number.value + 1)
                 code = self._enter(words, places)
-        if self._unready and code in (0, self._unready):
-            return code == 0
-        if code:
-            raise self.error(code)
         answers = places.answers()
-        return answers if len(answers) > 1 else answers[0] if answers else None
+        return code, answers if len(answers) > 1 else answers[0] if answers else None
 
     def _enter(self, words: tuple[int, ...], places: _Places) -> int:
-        try:
-            return int(self.entry(*places.arguments(words)))
-        except ctypes.ArgumentError:  # for what is no int, but has an index
-            return int(self.entry(*places.arguments(tuple(map(index, words)))))
+        return int(self.entry(*places.arguments(words)))
 
 
 class _Places:
@@ -107,8 +126,6 @@ class _Places:
 
     def arguments(self, words: tuple[int, ...]) -> list[Any]:
         """What the function is given for the caller's ``words``."""
-        if self._slots.count("w") == len(self._slots):
-            return list(words)
         given, found = iter(words), list[Any]()
         for at, slot in enumerate(self._slots):
             if slot == "w":
@@ -157,32 +174,54 @@ class Sequence:
     ----------
     at
         Where the last `run` has raised: 2i for the launch of pair i, 2i + 1 for its call; -1 where it has not.
+    entries
+        How many entries of a `Tally` its calls make room for, all together; 0 until it is set.
     """
 
     def __init__(
         self, launch: Callable[[int, int], object], pairs: Iterable[tuple[int, Callable[[], object] | None]], place: Any
     ) -> None:
         self.at = -1
+        self.entries = 0
         self._place = place
         self._launch = launch
-        self._pairs = tuple((index(graph_exec), call) for graph_exec, call in pairs)
+        self._error = launch.error if isinstance(launch, Call) else None
+        self._pairs = tuple((index(graph_exec), call or _nothing) for graph_exec, call in pairs)
+        self._stream: int | None = None
+        self._steps: tuple[tuple[Callable[[], Any], Callable[[], object]], ...] = ()
 
     def run(self, stream: int) -> None:
         """Go through the pairs, launching on ``stream``; what is raised stops it there."""
-        launch = self._launch.entry if isinstance(self._launch, Call) else self._launch
-        self.at = at = -1
+        self.at = -1
         self._place.stream, on = stream, index(stream)
+        if on != self._stream:
+            self._steps, self._stream = tuple(self._bound_to(on)), on
+        code = 1  # as long as nothing is launched
+        steps: Any = iter(self._steps)  # which tells how many are left
         try:
-            for graph_exec, call in self._pairs:
-                at += 1
-                if graph_exec and (code := launch(graph_exec, on)):
-                    raise self._launch.error(code)  # type: ignore[attr-defined]  # any other than a Call raises itself
-                at += 1
-                if call is not None:
-                    call()
+            for launch, call in steps:
+                if code := launch():
+                    raise self._error(code)  # type: ignore[misc]  # who answers a code is a Call
+                call()
+                code = 1
         except BaseException:
-            self.at = at
+            pair = len(self._steps) - 1 - steps.__length_hint__()
+            self.at = max(2 * pair + (not code), -1)
             raise
+
+    def _bound_to(self, stream: int) -> Iterator[tuple[Callable[[], Any], Callable[[], object]]]:
+        """Each pair as two callables; a launch answers a result code or None."""
+        launch: Callable[..., Any] = self._launch
+        as_word: Callable[[int], Any] = index
+        if isinstance(launch, Call):  # C values are not converted anew each time
+            launch, as_word = launch.bare, ctypes.c_void_p
+        on = as_word(stream)
+        for graph_exec, call in self._pairs:
+            yield partial(launch, as_word(graph_exec), on) if graph_exec else _nothing, call
+
+
+def _nothing() -> None:
+    """What a pair calls where there is nothing to do."""
 
 
 class Claim:
@@ -213,7 +252,7 @@ class Claim:
     def take(self, owner: Reference, thread: Reference) -> bool:
         """Take it, if nobody has it. Never waits."""
         with self._lock:
-            if self.owner is not None:
+            if self._owner is not None and self._owner() is not None:
                 return False
             self._thread, self._owner = thread, owner  # in this order: who finds the owner finds its thread
             return True
@@ -221,10 +260,49 @@ class Claim:
     def give(self, owner: object) -> bool:
         """Give it back, if ``owner`` has it; tells whether that was so."""
         with self._lock:
-            if owner is None or self.owner is not owner:
+            if owner is None or self._owner is None or self._owner() is not owner:
                 return False
             self._owner = None
             return True
+
+
+class Tally:
+    """A count.
+
+    Parameters
+    ----------
+    most
+        What it is to stay below.
+
+    Attributes
+    ----------
+    entries
+        What was counted.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.entries, self.most = 0, most
+
+
+class Room:
+    """A callable that counts more; if that were too much, it calls ``otherwise`` before.
+
+    Attributes
+    ----------
+    entries
+        How many it counts; 0 until it is set.
+    """
+
+    __slots__ = ("_otherwise", "_tally", "entries")
+
+    def __init__(self, tally: Tally, otherwise: Callable[[], object]) -> None:
+        self._tally, self._otherwise = tally, otherwise
+        self.entries = 0
+
+    def __call__(self) -> None:
+        if self._tally.entries + self.entries > self._tally.most:
+            self._otherwise()
+        self._tally.entries += self.entries
 
 
 class Round:
@@ -238,8 +316,12 @@ class Round:
         That the stream waits for, and that is recorded on it afterwards.
     claim
         That is taken meanwhile.
-    get_context, is_capturing, wait_event, record_event
+    tally
+        Of what the claim's owners have put into the driver's queue since it was last known to have room.
+    get_context, is_capturing, wait_event, record_event, query_event, exchange_mode
         The driver's calls.
+    relaxed
+        The mode in which a question harms no capture that is open elsewhere.
 
     Attributes
     ----------
@@ -252,15 +334,20 @@ class Round:
         context: int,
         event: int,
         claim: Claim,
+        tally: Tally,
         get_context: Callable[[], int],
         is_capturing: Callable[[int], int],
         wait_event: Callable[[int, int, int], object],
         record_event: Callable[[int, int], object],
+        query_event: Callable[[int], bool],
+        exchange_mode: Callable[[Any], Any],
+        relaxed: Any,
     ) -> None:
         self.is_open = True
-        self._context, self._event, self._claim = context, event, claim
+        self._context, self._event, self._claim, self._tally = context, event, claim, tally
         self._get_context, self._is_capturing = get_context, is_capturing
         self._wait_event, self._record_event = wait_event, record_event
+        self._query_event, self._exchange_mode, self._relaxed = query_event, exchange_mode, relaxed
 
     def run(
         self,
@@ -289,6 +376,7 @@ class Round:
             if not self.is_open or not self._claim.is_open:
                 return False
             sequence.at = -1
+            self._forget_what_is_over(sequence)
             self._wait_event(on, self._event, 0)
             try:
                 owners.append(owner)
@@ -304,6 +392,112 @@ class Round:
             return True
         finally:
             self._claim.give(owner())
+
+    def _forget_what_is_over(self, sequence: Sequence) -> None:
+        """Where there may be no room for all of it: if nothing that was counted is in the queue any more, forget it."""
+        tally = self._tally
+        if sequence.entries and tally.entries + sequence.entries > tally.most and self._is_over():
+            tally.entries = 0
+
+    def _is_over(self) -> bool:
+        """Whether the last use of what the claim is for is over."""
+        before = self._exchange_mode(self._relaxed)
+        try:
+            return self._query_event(self._event)
+        finally:
+            try:
+                self._exchange_mode(before)
+            except Exception:  # a thread left relaxed would harm later captures: once more
+                self._exchange_mode(before)
+
+    def is_at_home(self) -> bool:
+        """Whether its context is current."""
+        try:
+            return self._get_context() == self._context
+        except Exception:
+            return False
+
+    def usual(self, **asked: Any) -> Usual:
+        """The usual replay that goes by this round, with the other arguments of `Usual`."""
+        return Usual(round=self, **asked)
+
+
+class Usual:
+    """The usual replay: what has to be true of it, asked in one go, and then its round.
+
+    Parameters
+    ----------
+    round, sequence
+        What it runs.
+    current_stream, default_stream
+        Called for the stream to run on, None where it is not to be told; and which one 0 is.
+    owner
+        Called with the stream for an object to claim the round for.
+    here
+        What the calling thread is doing: `breakgraph.driver.here`.
+    choice, driver
+        What knows the current ``driver``, and the one that it must be.
+    steps
+        A list that must be as long as it is now.
+    needs_context
+        Whether a forward context must be published.
+    waiting
+        A dictionary: who waits for claims.
+    stopped
+        Called with what a step has raised.
+    settle
+        Called afterwards, where somebody waits or another context is current by then.
+    """
+
+    def __init__(
+        self,
+        *,
+        round: Round,  # noqa: A002 - the name of what it is
+        sequence: Sequence,
+        current_stream: Callable[[], int | None],
+        default_stream: int,
+        owner: Callable[[int], Any],
+        here: Any,
+        choice: Any,
+        driver: object,
+        steps: list[Any],
+        needs_context: bool,
+        waiting: dict[Any, Any],
+        stopped: Callable[[BaseException], object],
+        settle: Callable[[], object],
+    ) -> None:
+        self._round, self._sequence = round, sequence
+        self._current_stream, self._default_stream, self._owner = current_stream, default_stream, owner
+        self._here, self._choice = here, choice
+        self._driver, self._steps, self._whole, self._needs_context = driver, steps, len(steps), needs_context
+        self._waiting, self._stopped, self._settle = waiting, stopped, settle
+
+    def run(self) -> bool:
+        """Run it; False, and nothing is done, where it is another case than the usual one."""
+        here = self._here
+        if here.capture is not None or self._choice.driver is not self._driver or len(self._steps) != self._whole:
+            return False
+        if self._needs_context and (not here.contexts or here.contexts[-1] is None):
+            return False
+        if (stream := self._current_stream()) is None:
+            return False
+        stream = stream or self._default_stream
+        owner = self._owner(stream)
+        try:
+            done = self._round.run(
+                self._sequence, stream, weakref.ref(owner), here.reference, here.replays, here.streams
+            )
+        except BaseException as error:
+            self._stopped(error)
+            self._end()
+            raise
+        if done:
+            self._end()
+        return done
+
+    def _end(self) -> None:
+        if self._waiting or not self._round.is_at_home():
+            self._settle()
 
 
 def detour(function: Callable[..., Any], other: Callable[..., Any], when: set[Any]) -> Callable[..., Any]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ["NATIVE", "Call", "Claim", "Round", "Sequence", "detour"]
+__all__ = ["NATIVE", "Call", "Claim", "Room", "Round", "Sequence", "Tally", "Usual", "detour"]
 
 #: Whether the C extension is in use.
 NATIVE = False
 
 if TYPE_CHECKING or os.environ.get("BREAKGRAPH_NATIVE", "") == "0":
-    from breakgraph.driver.portable import Call, Claim, Round, Sequence, detour
+    from breakgraph.driver.portable import Call, Claim, Room, Round, Sequence, Tally, Usual, detour
 else:
     try:
-        from breakgraph.driver._native import Call, Claim, Round, Sequence, detour
+        from breakgraph.driver._native import Call, Claim, Room, Round, Sequence, Tally, Usual, detour
 
         NATIVE = True
     except ImportError:  # there was no compiler when the package was installed
-        from breakgraph.driver.portable import Call, Claim, Round, Sequence, detour
+        from breakgraph.driver.portable import Call, Claim, Room, Round, Sequence, Tally, Usual, detour

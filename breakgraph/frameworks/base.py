@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,12 +10,13 @@ from typing import Any, Protocol
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import Driver
+from breakgraph.driver.here import here
 from breakgraph.driver.region import Region
 from breakgraph.errors import BreakgraphError
 from breakgraph.frameworks.device_memory import DeviceMemory
 from breakgraph.frameworks.runs import copy_runs, zero_runs
 
-__all__ = ["Allocate", "Array", "Block", "Framework", "Pushed", "ScopedStreams", "scoped"]
+__all__ = ["Allocate", "Array", "Block", "Framework", "Pushed", "ScopedStreams"]
 
 #: An array of whichever library: opaque here, and only ever handed back to its framework.
 Array = Any
@@ -111,6 +111,13 @@ class Framework(Protocol):
     def current_stream(self) -> int | None:
         """The handle of its current stream (0 for the default stream); None where there is no such thing."""
 
+    def stream_source(self) -> Callable[[], int | None]:
+        """A callable that answers as `current_stream` does while the current context is the one that it is now.
+
+        Each replay calls it, so a library may have a quicker one.
+        """
+        return self.current_stream
+
     @abstractmethod
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         """Make ``stream`` its current stream inside the scope."""
@@ -153,11 +160,11 @@ class ScopedStreams:
     names_streams = True
 
     def current_stream(self) -> int | None:
-        streams = scoped.streams
+        streams = here.streams
         return streams[-1] if streams else None
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
-        return Pushed(scoped.streams, stream)
+        return Pushed(here.streams, stream)
 
 
 class Pushed:
@@ -174,11 +181,3 @@ class Pushed:
 
     def __exit__(self, *_: object) -> None:
         self._stack.pop()
-
-
-class _Scoped(threading.local):
-    def __init__(self) -> None:
-        self.streams: list[int] = []
-
-
-scoped = _Scoped()  #: the streams of the open scopes of `ScopedStreams`, the innermost last

@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,11 @@ class TorchFramework(Framework):
     # streams ----------------------------------------------------------------------------------------------
     def current_stream(self) -> int:
         return int(self._torch.cuda.current_stream().cuda_stream)
+
+    def stream_source(self) -> Callable[[], int | None]:
+        self._torch.cuda.init()
+        calls = self._torch._C
+        return partial(calls._cuda_getCurrentRawStream, calls._cuda_getDevice())  # makes no Stream object
 
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         cuda = self._torch.cuda

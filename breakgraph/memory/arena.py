@@ -273,8 +273,8 @@ class Arena:
         self._driver.event_record(self._event(), stream)
 
     def round(self) -> Round:
-        """A turn of a prepared replay in one go: wait for the last use, run, mark this one."""
-        return self._driver.round(self._context, self._event(), self._turn.claim)
+        """A turn of a prepared replay in one go: wait for the last use, run, mark this one; then `end_round`."""
+        return self._driver.round(self._context, self._event(), self._turn.claim, self.backlog.tally)
 
     def end_round(self) -> None:
         """A round has given the turn back."""

@@ -13,8 +13,11 @@ nodes than a half is launched without the lock, and waited for before the lock i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver, Event
+from breakgraph.driver.quick import Room, Tally
 
 __all__ = ["HALF", "Backlog"]
 
@@ -22,33 +25,43 @@ HALF = 256  #: entries of the queue between two events
 
 
 class Backlog:
-    """The launches of what uses one arena, which follow one another on the device (C25); made in its context."""
+    """The launches of what uses one arena, which follow one another on the device (C25); made in its context.
+
+    Attributes
+    ----------
+    tally
+        Entries since the newer event was recorded; none where the last use of the arena is known to be over.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._newer, self._older = (Event(driver.event_create(), driver.event_destroy) for _ in range(2))
         self._between = 0  # entries between the two
-        self._entries = 0  # since the newer event was recorded
+        self.tally = Tally(HALF)
 
     def add(self, entries: int) -> None:
         """So many more were put on a stream without the lock: however many, whoever keeps it comes after them."""
-        self._entries += entries
+        self.tally.entries += entries
+
+    def room(self, stream: Callable[[], int]) -> Room:
+        """A callable that makes room for as many entries as it is told, on what ``stream`` gives."""
+        return Room(self.tally, lambda: self._mark(stream()))
 
     def make_room(self, entries: int, stream: int) -> None:
         """So many more are about to be put on ``stream`` with the lock, by the user of the arena.
 
         At most three halves are in flight then, if these are at most one.
         """
-        if self._entries + entries > HALF:
+        if self.tally.entries + entries > HALF:
             self._mark(stream)
-        self._entries += entries
+        self.tally.entries += entries
 
     def _mark(self, stream: int) -> None:
         """Record an event, and let the device come within two halves of it."""
         self._wait_for(self._older)
         self._driver.event_record(self._older.handle, stream)
         self._newer, self._older = self._older, self._newer
-        before, self._between, self._entries = self._between, self._entries, 0
+        before, self._between, self.tally.entries = self._between, self.tally.entries, 0
         if before + self._between > 2 * HALF:
             self._wait_for(self._older)
         if self._between > 2 * HALF:

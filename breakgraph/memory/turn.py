@@ -15,10 +15,11 @@ from __future__ import annotations
 import threading
 import weakref
 
+from breakgraph.driver.here import Thread, here
 from breakgraph.driver.quick import Claim
 from breakgraph.errors import CaptureStateError
 
-__all__ = ["Owner", "Turn", "this_thread"]
+__all__ = ["Owner", "Turn"]
 
 
 class Owner:
@@ -30,23 +31,6 @@ class Owner:
         """Raise where it makes no sense to wait for ``holder``, who has the turn."""
 
 
-_local = threading.local()
-
-
-def _this_thread() -> Owner:
-    """Stands for the calling thread, and dies with it; its number may be another thread's afterwards."""
-    try:
-        me: Owner = _local.me
-    except AttributeError:
-        me = _local.__dict__.setdefault("me", Owner())
-    return me
-
-
-def this_thread() -> weakref.ref[Owner]:
-    """The calling thread, as a `Claim` knows it."""
-    return weakref.ref(_this_thread())
-
-
 class Turn:
     """The right to use one arena, held by an owner from the first step of its capture or replay to the last.
 
@@ -56,7 +40,7 @@ class Turn:
 
     _lock = threading.RLock()  # one for all arenas: a circle goes through several
     _changed = threading.Condition(_lock)
-    _waiting: dict[Owner, Turn] = {}  # noqa: RUF012 - for all arenas too
+    waiting: dict[Thread, Turn] = {}  # noqa: RUF012 - who waits for which; for all arenas too
 
     def __init__(self) -> None:
         self.claim = Claim()
@@ -70,7 +54,7 @@ class Turn:
     @property
     def mine(self) -> bool:
         """Whether the calling thread has it."""
-        return self.owner is not None and self.claim.thread is _this_thread()
+        return self.owner is not None and self.claim.thread is here.me
 
     def take(self, owner: Owner) -> None:
         """Wait until it is free.
@@ -78,14 +62,14 @@ class Turn:
         Raises `CaptureStateError` where the calling thread has it already, or where waiting would never end; and what
         the owner's own check raises.
         """
-        reference, thread = weakref.ref(owner, self.wake_waiting), this_thread()
+        reference, thread = weakref.ref(owner, self.wake_waiting), here.reference
         if not self.claim.take(reference, thread):
             self._wait(owner, reference, thread)
 
-    def _wait(self, owner: Owner, reference: weakref.ref[Owner], thread: weakref.ref[Owner]) -> None:
-        me = _this_thread()
+    def _wait(self, owner: Owner, reference: weakref.ref[Owner], thread: weakref.ref[Thread]) -> None:
+        me = here.me
         with self._lock:
-            self._waiting[me] = self  # first: whoever gives it back from now on wakes us
+            self.waiting[me] = self  # first: whoever gives it back from now on wakes us
             try:
                 while not self.claim.take(reference, thread):
                     if (holder := self.owner) is not None:
@@ -93,14 +77,14 @@ class Turn:
                         owner.check(holder)
                         self._changed.wait(1)  # an interrupt may have kept somebody from telling us
             finally:
-                self._waiting.pop(me, None)
+                self.waiting.pop(me, None)
 
     def give(self, owner: Owner) -> None:
         """End the owner's turn, if it has it."""
         if self.claim.give(owner):
             self.wake_waiting()
 
-    def _refuse_waiting_for(self, me: Owner) -> None:
+    def _refuse_waiting_for(self, me: Thread) -> None:
         turn: Turn | None = self
         first = True
         while turn is not None and (holder := turn.owner) is not None:
@@ -111,11 +95,11 @@ class Turn:
                 raise _ended()
             if thread is me:
                 raise _nested() if first else _circle()
-            turn, first = self._waiting.get(thread), False
+            turn, first = self.waiting.get(thread), False
 
     def wake_waiting(self, _: object = None) -> None:
         """Somebody's turn has ended, by whatever way."""
-        if self._waiting:
+        if self.waiting:
             with self._lock:
                 self._changed.notify_all()
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
+from breakgraph.driver.here import here
 from breakgraph.driver.quick import detour
 from breakgraph.errors import BreakgraphError
 from breakgraph.memory import Cell, copy_output
 from breakgraph.segments.callers import site
 from breakgraph.segments.collector import open_captures
 from breakgraph.segments.destinations import IN_PLACE, INFER, Destination
-from breakgraph.segments.state import here
 
 __all__ = ["BARE", "BreakPoint", "break_graph", "break_here", "break_point"]
 

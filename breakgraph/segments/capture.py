@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode
+from breakgraph.driver.here import here
 from breakgraph.errors import CaptureStateError
 from breakgraph.memory import Arena
 from breakgraph.segments.execs import ExecCache
@@ -22,7 +23,7 @@ from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.held import Held
 from breakgraph.segments.open_capture import Capture
 from breakgraph.segments.recorder import FrozenPolicy, Options
-from breakgraph.segments.state import GraphState, here
+from breakgraph.segments.state import GraphState
 from breakgraph.segments.switch import capture_disabled, debug_everywhere
 
 __all__ = ["capture"]

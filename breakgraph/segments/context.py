@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from breakgraph.segments.state import here
+from breakgraph.driver.here import here
+from breakgraph.segments.state import replay_under_way
 
 __all__ = ["active_forward", "current_forward", "current_valid_rows"]
 
@@ -45,7 +46,7 @@ def current_valid_rows() -> int | None:
 
     In the breaks of a capture that `breakgraph.graphed` makes of a padded call, it is what it will be at replay.
     """
-    running, capture = here.replay, here.capture
+    running, capture = replay_under_way(), here.capture
     if running is not None and running.inside is capture:  # the replay is the inner one of the two
         return running.valid_rows
     return capture.valid_rows if capture is not None else None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from breakgraph.driver import Driver
-from breakgraph.driver.quick import Sequence
+from breakgraph.driver.quick import Room, Sequence
 from breakgraph.memory.backlog import HALF, Backlog
 from breakgraph.segments.landing import Place
 from breakgraph.segments.steps import Step
@@ -34,15 +34,17 @@ class FlatList:
         self._backlog, self._place = backlog, place
         self._pairs: list[tuple[int, Call | None]] = []
         self.steps: list[Step | None] = []
-        self._room = _Room(backlog, place)
+        self._room = self._new_room()
         self._left = 0  # of the room
+        self._entries = 0  # of all rooms
 
     def make_room(self, entries: int) -> None:
         """What is added next puts so many entries into the driver's queue, with the interpreter lock."""
         if entries > self._left:
-            self._room, self._left = _Room(self._backlog, self._place), HALF
+            self._room, self._left = self._new_room(), HALF
             self.add(self._room)
         self._room.entries += entries
+        self._entries += entries
         self._left -= entries
 
     def launch(self, graph_exec: int, step: Step) -> None:
@@ -67,17 +69,10 @@ class FlatList:
 
     def sequence(self, driver: Driver) -> Sequence:
         """What runs it."""
-        return driver.sequence(self._pairs, self._place)
+        sequence = driver.sequence(self._pairs, self._place)
+        sequence.entries = self._entries
+        return sequence
 
-
-class _Room:
-    """Called before launches are made: the host has room to run ahead by so many entries of the driver's queue."""
-
-    __slots__ = ("_backlog", "_place", "entries")
-
-    def __init__(self, backlog: Backlog, place: Place) -> None:
-        self._backlog, self._place = backlog, place
-        self.entries = 0
-
-    def __call__(self) -> None:
-        self._backlog.make_room(self.entries, self._place.stream)
+    def _new_room(self) -> Room:
+        place = self._place
+        return self._backlog.room(lambda: place.stream)

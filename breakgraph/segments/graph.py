@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 
 from breakgraph import driver as drivers
 from breakgraph.driver import StreamHandle
+from breakgraph.driver.here import here
 from breakgraph.errors import BreakgraphError, CaptureStateError
 from breakgraph.memory import Arena
 from breakgraph.segments.accounts import GraphMemory, readable
@@ -16,7 +17,7 @@ from breakgraph.segments.context import current_forward
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.replay import Replay
-from breakgraph.segments.state import GraphState, here, is_capturing
+from breakgraph.segments.state import GraphState, is_capturing
 from breakgraph.segments.steps import Break, Segment, Step
 from breakgraph.segments.survivors import Survivor
 from breakgraph.segments.views import Viewed
@@ -150,12 +151,15 @@ class BreakableGraph(Viewed):
             Whatever a break raises, with the break's name as a note. The graph can be replayed again.
         """
         replay = self._replay
-        if replay is None or not replay.is_ready:
-            replay = self.replayable()
-        rows = None if valid_rows is None else row_count(valid_rows)
-        while not replay.run(self, stream, rows):  # another thread has reset it meanwhile
-            replay = self.replayable()
+        if stream is not None or valid_rows is not None or replay is None or not replay.at_once():
+            self._replay_as_asked(stream, valid_rows)
         self.replays += 1
+
+    def _replay_as_asked(self, stream: object, valid_rows: SupportsIndex | None) -> None:
+        """Every replay but the usual one, which is the quick one; and whatever is refused."""
+        rows = None if valid_rows is None else row_count(valid_rows)
+        while not self.replayable().run(self, stream, rows):  # another thread has reset it meanwhile
+            pass
 
     def replay_in(self, held: Held) -> None:
         """`replay` in a turn of its arena that is taken already, on the stream and with the rows of that.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from breakgraph.driver.cleanup import add_notes, attempt
+from breakgraph.driver.here import here
 from breakgraph.memory import Arena, Footprint
-from breakgraph.segments.state import Running, here
-
-if TYPE_CHECKING:
-    from breakgraph.segments.replay import Replay
+from breakgraph.segments.landing import Place
+from breakgraph.segments.state import Running
 
 __all__ = ["Held"]
 
@@ -19,14 +18,14 @@ __all__ = ["Held"]
 class Held(Running):
     """The arena is ours inside the scope, and its last use is what is on ``stream`` at the end.
 
-    Without a ``replay`` it waits for whoever has it; see `Running.check`. Raises `CaptureStateError` where it cannot be
+    Without a ``place`` it waits for whoever has it; see `Running.check`. Raises `CaptureStateError` where it cannot be
     had (`Arena.acquire`).
     """
 
     __slots__ = ("arena", "footprint")
 
-    def __init__(self, arena: Arena, stream: int, valid_rows: int | None = None, replay: Replay | None = None) -> None:
-        super().__init__(replay, stream, valid_rows, here.capture)
+    def __init__(self, arena: Arena, stream: int, valid_rows: int | None = None, place: Place | None = None) -> None:
+        super().__init__(place, stream, valid_rows, here.capture)
         self.arena = arena
         self.footprint: Footprint | None = None
 

@@ -13,6 +13,7 @@ from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
 from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.driver.contexts import restore_context
+from breakgraph.driver.here import here
 from breakgraph.errors import CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.frameworks.base import Block
@@ -29,7 +30,7 @@ from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.replay import Replay
-from breakgraph.segments.state import GraphState, here
+from breakgraph.segments.state import GraphState
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, refuse_foreign, workplace
 from breakgraph.segments.survivors import Survivor, find_survivors
 

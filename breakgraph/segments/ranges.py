@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from breakgraph.errors import BreakgraphWarning
+from breakgraph.segments.callers import warn
 from breakgraph.segments.landing import Place
 from breakgraph.segments.steps import Break, Step
 
@@ -56,10 +55,8 @@ def _domain() -> Any:
     try:
         import nvtx
     except ImportError:
-        warnings.warn(
-            "BREAKGRAPH_NVTX is set, and nvtx is not installed: replays have no ranges; pip install 'breakgraph[nvtx]'",
-            BreakgraphWarning,
-            stacklevel=2,
+        warn(
+            "BREAKGRAPH_NVTX is set, and nvtx is not installed: replays have no ranges; pip install 'breakgraph[nvtx]'"
         )
         return None
     return nvtx.get_domain("breakgraph")

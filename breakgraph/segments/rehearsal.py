@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from breakgraph.driver.here import here
 from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.collector import pause_collector, resume_collector
-from breakgraph.segments.state import here
 from breakgraph.segments.streams import eager_stream
 
 if TYPE_CHECKING:

@@ -15,21 +15,23 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from breakgraph import driver as drivers
-from breakgraph.driver import stream_handle
+from breakgraph.driver import Driver, stream_handle
 from breakgraph.driver.cleanup import add_notes, attempt
 from breakgraph.driver.contexts import in_context, restore_context
+from breakgraph.driver.here import here
 from breakgraph.driver.quick import Sequence
 from breakgraph.errors import CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
-from breakgraph.frameworks.base import ScopedStreams, scoped
-from breakgraph.memory.turn import this_thread
+from breakgraph.frameworks.base import ScopedStreams
+from breakgraph.memory import Arena
+from breakgraph.memory.turn import Turn
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.flat_list import Call, FlatList
 from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.landing import Place
 from breakgraph.segments.ranges import Ranges, ranges_asked_for
-from breakgraph.segments.state import Running, here
+from breakgraph.segments.state import Running
 from breakgraph.segments.steps import Around, Break, Segment, Step
 from breakgraph.segments.streams import framework_streams, refuse_capturing, refuse_foreign, workplace
 
@@ -82,6 +84,8 @@ class Replay:
         self._ranges = ranges_asked_for()
         self._plain = self.prepare(rows=False)
         self._with_rows: Prepared | None = None
+        #: The replay that is asked for nothing, if it is a usual one; tells whether it was, and so has run.
+        self.at_once = self._usual(self._plain)
 
     # preparing ------------------------------------------------------------------------------------------
     def prepare(self, *, rows: bool, marks: Collection[Marks] = (), around: Around | None = None) -> Prepared:
@@ -118,11 +122,35 @@ class Replay:
         """Run no more; False, and nothing is changed, where some thread replays it just now."""
         self.round.is_open = False
         user = self._arena.user
-        if isinstance(user, Running) and user.replay is self:
+        if isinstance(user, Running) and user.place is self._place:
             self.round.is_open = True
         return self.round.is_open is False
 
-    # replaying: short of the steps themselves, this is what each replay costs, so it is written to be quick --------
+    # replaying ------------------------------------------------------------------------------------------
+    def _usual(self, prepared: Prepared) -> Callable[[], bool]:
+        """The usual replay: on the current stream of the one library that has such a thing, and nothing to wait for.
+
+        Called, it tells whether it has run; False, and nothing is done, where it is another case after all.
+        """
+        if self._only is None:
+            return _never
+        usual = self.round.usual(
+            sequence=prepared.sequence,
+            current_stream=self._only.stream_source(),
+            default_stream=self.driver.resolve_stream(0),
+            owner=partial(Running, self._place),
+            here=here,
+            choice=drivers.choice,
+            driver=self.driver,
+            steps=self._holdings.steps,
+            needs_context=self.needs_context,
+            waiting=Turn.waiting,
+            stopped=prepared.stopped,
+            settle=partial(_settle, self._arena, self.driver, self._context),
+        )
+        run: Callable[[], bool] = usual.run
+        return run
+
     @property
     def is_ready(self) -> bool:
         """Whether there is nothing to refuse a replay for, in this thread and with this driver."""
@@ -140,38 +168,10 @@ class Replay:
 
         False, and nothing is done, where ``graph`` is found to be replayed by another one by now.
         """
-        usual = prepared or self._plain
-        if self._only is not None and stream is None and valid_rows is None and self._run_in_a_round(self._only, usual):
+        if prepared is not None and stream is None and valid_rows is None and self._usual(prepared)():
             return True
         with in_context(self.driver, self._context):
             return self._run_step_by_step(graph, self.stream_for(graph, stream), valid_rows, prepared)
-
-    def _run_in_a_round(self, framework: Framework, prepared: Prepared) -> bool:
-        """The usual case: on the current stream of the one library that has such a thing, and nothing to wait for.
-
-        False, and nothing is done, where it is another case after all.
-        """
-        current = framework.current_stream()
-        if current is None:
-            return False
-        stream = current or self.driver.resolve_stream(0)
-        running = Running(self, stream, None, here.capture)
-        try:
-            done = self.round.run(
-                prepared.sequence, stream, weakref.ref(running), this_thread(), here.replays, scoped.streams
-            )
-        except BaseException as error:
-            prepared.stopped(error)
-            self._end_round()
-            raise
-        if done:
-            self._end_round()
-        return done
-
-    def _end_round(self) -> None:
-        self._arena.end_round()
-        if self.driver.ctx_get_current() != self._context:  # a break has left another one
-            restore_context(self.driver, self._context)
 
     def observe(self, graph: BreakableGraph, after: Callable[[Step], object], around: Around) -> None:
         """A replay for looking at: ``after`` is called with each step once it is queued, ``around`` for each break."""
@@ -181,19 +181,19 @@ class Replay:
     def _run_step_by_step(
         self, graph: BreakableGraph, stream: int, valid_rows: int | None, prepared: Prepared | None
     ) -> bool:
-        with Held(self._arena, stream, valid_rows, self) as held:
+        with Held(self._arena, stream, valid_rows, self._place) as held:
             return self._run_where_still_held(graph, held, prepared)
 
     def run_in(self, graph: BreakableGraph, held: Held) -> bool:
         """`run` in a turn of the arena that somebody has taken for more than that."""
         for aux in self._aux.handles:
             refuse_capturing(self.driver, aux, "waited for")
-        held.replay = self
+        held.place = self._place
         try:
             with in_context(self.driver, self._context):
                 return self._run_where_still_held(graph, held)
         finally:
-            held.replay = None
+            held.place = None
 
     def _run_where_still_held(self, graph: BreakableGraph, held: Held, prepared: Prepared | None = None) -> bool:
         if not graph.is_replayed_by(self):  # another thread has reset it meanwhile
@@ -266,3 +266,14 @@ class Replay:
 def _follows(framework: Framework) -> bool:
     """Whether its current stream is its own affair, or that of the innermost scope of all such libraries."""
     return not framework.names_streams or isinstance(framework, ScopedStreams)
+
+
+def _never() -> bool:
+    return False
+
+
+def _settle(arena: Arena, driver: Driver, context: int) -> None:
+    """After a usual replay: whoever waits for the arena is woken, and the context is the caller's."""
+    arena.end_round()
+    if driver.ctx_get_current() != context:  # a break has left another one
+        restore_context(driver, context)

@@ -1,25 +1,24 @@
-"""What a thread is doing: the open capture, the running replays, the published forward contexts."""
+"""What a thread is doing: whether it is in a segment, what it replays, and on which stream work belongs."""
 
 from __future__ import annotations
 
 import enum
-import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from breakgraph.driver import StreamHandle
+from breakgraph.driver.here import here
 from breakgraph.errors import CaptureStateError
 from breakgraph.memory.turn import Owner
 from breakgraph.segments.streams import eager_stream
 
 if TYPE_CHECKING:
+    from breakgraph.segments.landing import Place
     from breakgraph.segments.open_capture import Capture
     from breakgraph.segments.rehearsal import Rehearsal
-    from breakgraph.segments.replay import Replay
 
-__all__ = ["GraphState", "Running", "current_stream", "here", "inert_scope", "is_capturing"]
+__all__ = ["GraphState", "Running", "current_stream", "inert_scope", "is_capturing", "replay_under_way"]
 
 
 class GraphState(enum.StrEnum):
@@ -38,24 +37,28 @@ class Running(Owner):
 
     Attributes
     ----------
-    replay
-        What it replays; None where the turn was taken for more than that, and it is not under way.
+    place
+        That of the graph that it replays; None where the turn was taken for more than that, and it is not under way.
     inside
         The capture in one of whose breaks it runs.
     """
 
-    __slots__ = ("inside", "replay", "stream", "valid_rows")
+    __slots__ = ("inside", "place", "stream", "valid_rows")
 
     def __init__(
-        self, replay: Replay | None, stream: int, valid_rows: int | None, inside: Capture | Rehearsal | None
+        self,
+        place: Place | None,
+        stream: int,
+        valid_rows: int | None = None,
+        inside: Capture | Rehearsal | None = None,
     ) -> None:
-        self.replay = replay
+        self.place = place
         self.stream = stream
         self.valid_rows = valid_rows
         self.inside = inside
 
     def check(self, holder: Owner) -> None:
-        if self.replay is not None and isinstance(holder, Running) and holder.replay is self.replay:
+        if self.place is not None and isinstance(holder, Running) and holder.place is self.place:
             raise CaptureStateError(
                 "the graph is being replayed by another thread",
                 why="both would write the same arrays (C24)",
@@ -63,24 +66,15 @@ class Running(Owner):
             )
 
 
-class _Here(threading.local):
-    def __init__(self) -> None:
-        self.capture: Capture | Rehearsal | None = None
-        self.inert: list[object] = []  # the open scopes that only run their bodies (C7)
-        self.replays: list[weakref.ref[Running]] = []  # weakly: a replay that was interrupted is under way no more
-        self.contexts: list[Any] = []
-
-    @property
-    def replay(self) -> Running | None:
-        """The innermost replay under way."""
-        while self.replays:
-            if (running := self.replays[-1]()) is not None:
-                return running
-            self.replays.pop()
-        return None
-
-
-here = _Here()  #: the calling thread's own (C4, C19)
+def replay_under_way() -> Running | None:
+    """The innermost replay of the calling thread."""
+    replays = here.replays
+    while replays:
+        running: Running | None = replays[-1]()
+        if running is not None:
+            return running
+        replays.pop()
+    return None
 
 
 @contextmanager
@@ -104,7 +98,7 @@ def current_stream() -> StreamHandle | None:
 
     In a capture scope that is inert it is the current stream of the first framework, on which the body runs.
     """
-    running = here.replay
+    running = replay_under_way()
     if running is not None and running.inside is here.capture:  # the replay is the inner one of the two
         return StreamHandle(running.stream)
     if here.capture is not None:

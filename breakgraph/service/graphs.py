@@ -17,6 +17,7 @@ from typing import Any
 from breakgraph import driver as drivers
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
+from breakgraph.driver.here import here
 from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError
 from breakgraph.frameworks import Framework
 from breakgraph.memory import Arena
@@ -25,7 +26,7 @@ from breakgraph.segments.capture import capture
 from breakgraph.segments.destinations import Ownership
 from breakgraph.segments.graph import BreakableGraph
 from breakgraph.segments.held import Held
-from breakgraph.segments.state import here, inert_scope, is_capturing
+from breakgraph.segments.state import inert_scope, is_capturing
 from breakgraph.segments.streams import framework_streams, refuse_capturing, workplace
 from breakgraph.segments.switch import capture_disabled
 from breakgraph.service.cells import InputCell, write

@@ -19,9 +19,8 @@ from support import ROOT, holds, in_threads, on_stream, refill, zeros
 import breakgraph as bg
 from breakgraph import frameworks
 from breakgraph.driver.api import CaptureMode
+from breakgraph.driver.here import here
 from breakgraph.errors import CaptureStateError
-from breakgraph.frameworks.base import scoped
-from breakgraph.segments.state import here
 
 sys.path.append(str(ROOT / "examples"))
 from own_framework import Vector, VectorFramework
@@ -50,17 +49,17 @@ class Scene:
             self.graph.replay()
 
     def refused(self, match: str) -> None:
-        before = self.sim.calls["graph_launch"], list(scoped.streams), list(here.replays)
+        before = self.sim.calls["graph_launch"], list(here.streams), list(here.replays)
         with pytest.raises(CaptureStateError, match=match):
             self.replay()
-        assert (self.sim.calls["graph_launch"], scoped.streams, here.replays) == before
+        assert (self.sim.calls["graph_launch"], here.streams, here.replays) == before
 
     def check(self, value: float = 4) -> None:
         """It can be replayed, and computes what it should."""
         refill(self.x, value)
-        before = self.graph.replays, list(scoped.streams), list(here.replays)
+        before = self.graph.replays, list(here.streams), list(here.replays)
         self.replay()
-        assert (self.graph.replays - 1, scoped.streams, here.replays) == before
+        assert (self.graph.replays - 1, here.streams, here.replays) == before
         assert holds(self.out, (value + 1) * 2 + 3)
 
 

@@ -55,7 +55,7 @@ class Waiting:
 
         self.thread = threading.Thread(target=replay, daemon=True)
         self.thread.start()
-        while not Turn._waiting:
+        while not Turn.waiting:
             assert self.thread.is_alive()
 
     def end(self) -> None:
@@ -131,7 +131,7 @@ def test_a_replay_in_a_turn_that_is_held_excludes_a_reset_and_is_refused_after_o
             monkeypatch.setattr(Replay, "run_in", late)
         with pytest.raises(CaptureStateError, match="cannot be replayed"):
             graph.replay_in(held)
-        assert held.replay is None
+        assert held.place is None
     sim.synchronize()
     assert holds(x, 2)
     assert not [entry for entry in sim.log if entry.error]
@@ -155,7 +155,7 @@ def test_replays_resets_and_captures_of_one_graph_in_any_order_never_touch_what_
                 made[0] += 1
                 if way == "step by step":
                     with suppress(AttributeError):  # it was reset before
-                        graph._replay._only = None
+                        graph._replay.at_once = lambda: False
         finally:
             done.set()
 
@@ -194,7 +194,7 @@ def test_threads_that_share_an_arena_all_come_to_their_turn_and_in_time(sim: Any
 
     all_well(in_threads(sim, *(lambda graph=graph: work(graph) for graph in graphs), seconds=20))
     assert all(holds(x, 3 * (each + 1)) for x in inputs)
-    assert not Turn._waiting
+    assert not Turn.waiting
 
 
 def test_whoever_waits_is_woken_by_the_end_of_a_round(sim: Any, xp: Any) -> None:

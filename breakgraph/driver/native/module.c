@@ -5,13 +5,17 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_native", 
 
 PyMODINIT_FUNC PyInit__native(void)
 {
+    static PyTypeObject *types[] = {&CallType, &SequenceType, &ClaimType, &TallyType,
+                                    &RoomType, &RoundType, &UsualType, &DetourType};
     PyObject *made = PyModule_Create(&module);
     stream_name = PyUnicode_InternFromString("stream");
-    if (made == NULL || stream_name == NULL || PyModule_AddType(made, &CallType) || PyModule_AddType(made, &SequenceType)
-        || PyModule_AddType(made, &ClaimType) || PyModule_AddType(made, &RoundType)
-        || PyModule_AddType(made, &DetourType)) {
-        Py_XDECREF(made);
-        return NULL;
-    }
+    if (made == NULL || stream_name == NULL || !usual_names())
+        goto failed;
+    for (size_t at = 0; at < sizeof types / sizeof *types; at++)
+        if (PyModule_AddType(made, types[at]))
+            goto failed;
     return made;
+failed:
+    Py_XDECREF(made);
+    return NULL;
 }

@@ -59,6 +59,7 @@ typedef struct {
     Call *launch;
     PyObject *place; /* whose attribute "stream" is set while it runs */
     Py_ssize_t count, at;
+    long long entries; /* of a tally, that it makes room for */
     Pair *pairs;
 } Sequence;
 
@@ -74,6 +75,28 @@ typedef struct {
 
 int claim_take(Claim *self, PyObject *owner, PyObject *thread);
 
-extern PyTypeObject CallType, SequenceType, ClaimType, RoundType, DetourType;
+/* tally.c: a count, and the room that is left of it. */
+typedef struct {
+    PyObject_HEAD
+    long long entries, most;
+} Tally;
+
+/* round.c: a sequence from its first check to its last mark, where nothing is out of the ordinary. */
+typedef struct {
+    PyObject_HEAD
+    uint64_t context, event, relaxed;
+    char is_open;
+    Claim *claim;
+    Tally *tally;
+    Call *get_context, *is_capturing, *wait_event, *record_event, *query_event, *exchange_mode;
+} Round;
+
+int round_run(Round *self, Sequence *sequence, PyObject *stream, PyObject *owner, PyObject *thread, PyObject *owners,
+              PyObject *streams);
+
+/* usual.c: what has to be true of a usual replay, asked in one go, and then its round. */
+int usual_names(void);
+
+extern PyTypeObject CallType, SequenceType, ClaimType, TallyType, RoomType, RoundType, UsualType, DetourType;
 
 #endif

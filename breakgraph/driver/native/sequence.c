@@ -9,10 +9,11 @@ PyObject *Sequence_run(Sequence *self, PyObject *stream_object)
     self->at = -1;
     if (!as_word(stream_object, &stream) || PyObject_SetAttr(self->place, stream_name, stream_object))
         return NULL;
+    int (*launch)(uint64_t, uint64_t) = (int (*)(uint64_t, uint64_t))(void *)self->launch->entry;
     for (Py_ssize_t at = 0; at < self->count; at++) {
         Pair *pair = &self->pairs[at];
         if (pair->exec != 0) {
-            int code = ENTER(self->launch, pair->exec, stream);
+            int code = launch(pair->exec, stream);
             if (code != 0) {
                 self->at = 2 * at;
                 return raise_code(self->launch->error, code);
@@ -104,6 +105,7 @@ static PyMethodDef Sequence_methods[] = {
 };
 
 static PyMemberDef Sequence_members[] = {
+    {"entries", T_LONGLONG, offsetof(Sequence, entries), 0, "See breakgraph.driver.portable.Sequence."},
     {"at", T_PYSSIZET, offsetof(Sequence, at), READONLY, "See breakgraph.driver.portable.Sequence."},
     {NULL},
 };

@@ -11,7 +11,7 @@ import numpy as np
 
 from breakgraph.driver.api import STREAM_LEGACY, CaptureMode, HasStream, NodeType
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.portable import Claim, Round, Sequence
+from breakgraph.driver.portable import Claim, Round, Sequence, Tally
 from breakgraph.driver.region import Region
 from breakgraph.driver.sim.call import call, call_names
 from breakgraph.driver.sim.context_calls import ContextCalls
@@ -89,16 +89,20 @@ class SimDriver(ContextCalls, StreamCalls, GraphCalls, NodeCalls, MemoryCalls, C
         """Execs to launch, 0 for none, each with what to call after it, None for nothing."""
         return Sequence(lambda graph_exec, stream: self.graph_launch(graph_exec, stream), pairs, place)
 
-    def round(self, context: int, event: int, claim: Claim) -> Round:
+    def round(self, context: int, event: int, claim: Claim, tally: Tally) -> Round:
         """A sequence with the claim and the marks around it."""
         return Round(
             context,
             event,
             claim,
+            tally,
             self.ctx_get_current,
             self.stream_is_capturing,
             self.stream_wait_event,
             self.event_record,
+            self.event_query,
+            self.thread_exchange_stream_capture_mode,
+            CaptureMode.RELAXED,
         )
 
     def resolve_stream(self, handle: int) -> int:

@@ -71,6 +71,10 @@ class CupyFramework(Framework):
     def current_stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr  # type: ignore[no-any-return]
 
+    def stream_source(self) -> Callable[[], int | None]:
+        get_current_stream = self._cupy.cuda.get_current_stream
+        return lambda: get_current_stream().ptr
+
     def stream_scope(self, stream: int) -> AbstractContextManager[object]:
         cuda = self._cupy.cuda
         scope: AbstractContextManager[object]
