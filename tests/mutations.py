@@ -194,8 +194,8 @@ MUTATIONS = (
         14,
         "a form is added that registers no destination",
         "segments/recorder.py",
-        "value, landed = self._land_inferred(result, name)",
-        "value, landed = result, Landed(Landing.ARRAY)",
+        "return self._land_inferred(result, self._named(point))",
+        "return result, Landed(Landing.ARRAY)",
         (
             "tests/test_chains.py::test_one_function_may_be_two_breaks",
             "tests/test_writeback.py::test_inferred_destinations_take_any_form_and_later_segments_read_them",

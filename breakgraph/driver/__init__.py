@@ -33,6 +33,7 @@ __all__ = [
     "use",
 ]
 
+_RELAXED = api.CaptureMode.RELAXED
 _current: Driver | None = None
 _first = threading.RLock()  # threads that come at once find one driver
 
@@ -84,7 +85,7 @@ class relaxed:  # noqa: N801 - used as a guard: with relaxed(driver): ...
         self._driver = driver
 
     def __enter__(self) -> None:
-        self._before = self._driver.thread_exchange_stream_capture_mode(api.CaptureMode.RELAXED)
+        self._before = self._driver.thread_exchange_stream_capture_mode(_RELAXED)
 
     def __exit__(self, *_: object) -> None:
         try:
