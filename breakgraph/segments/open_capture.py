@@ -35,6 +35,7 @@ from breakgraph.segments.survivors import Survivor, find_survivors
 
 __all__ = ["Capture"]
 
+_SEGMENT = Phase.SEGMENT  # sooner found at every break point
 _Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the call
 
 
@@ -84,7 +85,7 @@ class Capture(Owner):
     def selects(self, tag: str | None) -> bool:
         """Whether a break point with ``tag`` splits the forward here and now (C9, C20)."""
         recorder = self._recorder
-        in_segment = recorder is not None and recorder.phase is Phase.SEGMENT
+        in_segment = recorder is not None and recorder.phase is _SEGMENT
         return in_segment and (self._break_on is None or tag in self._break_on)
 
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:

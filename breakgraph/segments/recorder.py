@@ -36,11 +36,9 @@ from breakgraph.segments.outputs import Outputs
 from breakgraph.segments.replay import Replay
 from breakgraph.segments.side_streams import SideStreams
 from breakgraph.segments.steps import Break, Segment
-from breakgraph.segments.streams import framework_streams
 
 __all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
 
-_ALLOCATION = NodeType.MEM_ALLOC
 T = TypeVar("T")
 FrozenPolicy = Literal["allow", "warn", "refuse"]
 
@@ -52,6 +50,10 @@ class Phase(enum.Enum):
     SEGMENT = enum.auto()
     BREAK = enum.auto()
     LOST = enum.auto()  #: something of the forward was lost: the rest of it runs eagerly (C6)
+
+
+# A member of an enumeration costs as much to look up as a call (Python 3.11), and each segment asks for several.
+_BETWEEN, _SEGMENT, _BREAK, _ALLOCATION = Phase.BETWEEN, Phase.SEGMENT, Phase.BREAK, NodeType.MEM_ALLOC
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Recorder:
         options: Options,
         valid_rows: int | None = None,
     ) -> None:
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.valid_rows = valid_rows
         self.context_published = current_forward() is not None
         self.nodes = 0
@@ -106,7 +108,7 @@ class Recorder:
 
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
-        self.phase = Phase.SEGMENT
+        self.phase = _SEGMENT
         self._holdings.arena.begin_segment(self.sides.begin())
         self._holdings.aux.fork(self._stream)
         if self._watch is not None:
@@ -125,7 +127,7 @@ class Recorder:
                 nodes = sides.join()
                 holdings.graphs.append(driver.stream_end_capture(stream))
                 graph = holdings.graphs[-1]
-                self.phase = Phase.BETWEEN
+                self.phase = _BETWEEN
                 used = holdings.arena.end_segment()
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
                 if _ALLOCATION in kinds:
@@ -212,7 +214,7 @@ class Recorder:
 
     def note_stream(self, stream: int) -> None:
         """Memory is allocated for work on a stream other than the origin, maybe."""
-        if self.phase is Phase.SEGMENT:
+        if self.phase is _SEGMENT:
             self.sides.note(stream)
 
     # breaks ---------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class Recorder:
         recorded.scrub(self._driver, self.valid_rows, self._stream)
         self._holdings.steps.append(recorded)
         self._breaks += 1
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.begin_segment()
         return value
 
@@ -243,10 +245,10 @@ class Recorder:
         self._apply_frozen_policy(point, arguments.frozen)
         if not isinstance(destination, Destination):
             self._claims.claim(destination, self._named(point))
-        self.sides.check_break(framework_streams(self._driver, self._frameworks))
+        self.sides.check_break([framework.current_stream() for framework in self._frameworks])
         self.sides.check_outside()
         self.end_segment()
-        self.phase = Phase.BREAK
+        self.phase = _BREAK
         aux, stream = self._holdings.aux, self._stream
         aux.follow(stream)
         if self._options.barrier is not None:

@@ -33,6 +33,7 @@ class SideStreams:
     def __init__(self, driver: Driver, origin: int, aux: AuxStreams, *, debug: bool) -> None:
         self.forks = Forks(driver, origin)
         self.segment = -1
+        self._driver = driver
         self._origin = origin
         self._aux = aux
         self._debug = debug
@@ -71,13 +72,14 @@ class SideStreams:
         if stream != self._origin and stream not in self._took_part and stream not in self._outside:
             (self._took_part if self.forks.include(stream) else self._outside).add(stream)
 
-    def check_break(self, current: Iterable[int]) -> None:
+    def check_break(self, current: Iterable[int | None]) -> None:
         """Warn of streams that the forward seems to go on with after a break, as if they were still forked.
 
         Those are the ones that took part while work is open that the forward has not joined, and those that are
-        ``current`` in a library. With ``debug`` they are refused (`CaptureStateError`).
+        ``current`` in a library, which may have none. With ``debug`` they are refused (`CaptureStateError`).
         """
-        suspects = [one for one in current if one != self._origin and self.forks.include(one)]
+        suspects = [self._driver.resolve_stream(one) for one in current if one is not None and one != self._origin]
+        suspects = [one for one in suspects if self.forks.include(one)] if suspects else suspects
         if self._took_part and not self.forks.joined(besides=self._aux.handles):
             suspects += self._took_part
         if not suspects:
