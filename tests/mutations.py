@@ -264,8 +264,8 @@ MUTATIONS = (
         22,
         "a fork is not joined when its segment ends",
         "segments/recorder.py",
-        "nodes = self.sides.join()",
-        "nodes = driver.graph_get_nodes(driver.stream_get_capture_info(self._stream).graph)",
+        "nodes = sides.join()",
+        "nodes = driver.graph_get_nodes(driver.stream_get_capture_info(stream).graph)",
         ("tests/streams/test_auto_join.py",),
     ),
     Mutation(
