@@ -33,8 +33,8 @@ CALL = "call through a break point outside a capture"
 BOUNDS = {
     EACH_REPLAYED: (0.05, 25, 1.02),
     REPLAY: (25, 600, 5),
-    EACH_CAPTURED: (135, 2700, 16),
-    CAPTURE: (110, 2700, 25),
+    EACH_CAPTURED: (95, 2000, 13.1),
+    CAPTURE: (140, 3400, 25),
     CALL: (1, 15, 0),
 }
 

@@ -194,8 +194,8 @@ MUTATIONS = (
         14,
         "a form is added that registers no destination",
         "segments/recorder.py",
-        "value, landed = self._land_inferred(result, name)",
-        "value, landed = result, Landed(Landing.ARRAY)",
+        "return self._land_inferred(result, self._named(point))",
+        "return result, Landed(Landing.ARRAY)",
         (
             "tests/test_chains.py::test_one_function_may_be_two_breaks",
             "tests/test_writeback.py::test_inferred_destinations_take_any_form_and_later_segments_read_them",
@@ -264,8 +264,8 @@ MUTATIONS = (
         22,
         "a fork is not joined when its segment ends",
         "segments/recorder.py",
-        "nodes = self.sides.join()",
-        "nodes = driver.graph_get_nodes(driver.stream_get_capture_info(self._stream).graph)",
+        "nodes = sides.join()",
+        "nodes = driver.graph_get_nodes(driver.stream_get_capture_info(stream).graph)",
         ("tests/streams/test_auto_join.py",),
     ),
     Mutation(

@@ -45,6 +45,7 @@ class _Choice:
 
 
 choice = _Choice()
+_RELAXED = api.CaptureMode.RELAXED
 _first = threading.RLock()  # threads that come at once find one driver
 
 
@@ -92,7 +93,7 @@ class relaxed:  # noqa: N801 - used as a guard: with relaxed(driver): ...
         self._driver = driver
 
     def __enter__(self) -> None:
-        self._before = self._driver.thread_exchange_stream_capture_mode(api.CaptureMode.RELAXED)
+        self._before = self._driver.thread_exchange_stream_capture_mode(_RELAXED)
 
     def __exit__(self, *_: object) -> None:
         try:

@@ -36,6 +36,7 @@ from breakgraph.errors import DriverNotFound
 __all__ = ["CudaDriver"]
 
 _STATUS, _MODE = tuple(CaptureStatus), tuple(CaptureMode)  # by their numbers, which are 0, 1 and 2
+_ACTIVE = CaptureStatus.ACTIVE
 _EDGE_DATA_SINCE = 12030  # the driver version that brought edge data to captures and graphs
 
 
@@ -169,9 +170,9 @@ class CudaDriver(NodeCalls):
 
     def stream_get_capture_info(self, stream: int) -> CaptureInfo:
         status, ident, graph, nodes, *edges = self._entries.stream_get_capture_info(stream)
-        if status != CaptureStatus.ACTIVE:
+        if status != _ACTIVE:
             return CaptureInfo(_STATUS[status])
-        return CaptureInfo(CaptureStatus.ACTIVE, ident, graph, nodes, edges_of(edges, len(nodes)))
+        return CaptureInfo(_ACTIVE, ident, graph, nodes, edges_of(edges, len(nodes)))
 
     def stream_update_capture_dependencies(
         self,

@@ -73,7 +73,7 @@ class NodeCalls:
 
 def edges_of(lists: Sequence[tuple[int, ...]], count: int) -> tuple[EdgeData, ...]:
     """The edge data of ``count`` edges: of a list of CUgraphEdgeData as words, where the driver gives one."""
-    return tuple(map(_edge_of, *lists)) if lists else (_FULL,) * count
+    return tuple(map(_edge_of, *lists)) if lists and any(lists[0]) else (_FULL,) * count
 
 
 def _edge_of(word: int) -> EdgeData:

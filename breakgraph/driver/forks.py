@@ -13,6 +13,8 @@ from breakgraph.errors import DriverError
 
 __all__ = ["Forks"]
 
+_ACTIVE = CaptureStatus.ACTIVE
+
 
 class Forks:
     """The open capture on ``origin``, as far as its nodes are known to come before the origin's next one.
@@ -25,6 +27,10 @@ class Forks:
         self._driver = driver
         self._joined: set[int] = set()
 
+    def begin(self) -> None:
+        """The capture is a new one: nothing is known of its nodes."""
+        self._joined.clear()
+
     def joined(self, *, besides: Iterable[int] = ()) -> bool:
         """Whether all work captured so far is ordered before the origin's next node, or before that of others.
 
@@ -33,7 +39,7 @@ class Forks:
         """
         try:
             info = self._driver.stream_get_capture_info(self.origin)
-            if info.status is not CaptureStatus.ACTIVE:
+            if info.status is not _ACTIVE:
                 return False
             self._follow(info.dependencies, self._joined)
             covered = self._joined
@@ -54,12 +60,12 @@ class Forks:
         """
         driver = self._driver
         info = driver.stream_get_capture_info(self.origin)
-        if info.status is not CaptureStatus.ACTIVE:
+        if info.status is not _ACTIVE:
             return (), 0  # given up: whoever ends it is told so
         nodes = driver.graph_get_nodes(info.graph)
-        behind = self._joined.union(info.dependencies)
-        if len(behind) == len(nodes):
+        if nodes == info.dependencies:  # as of one kernel on the origin
             return nodes, 0
+        behind = self._joined.union(info.dependencies)
         behind.update(edge.tail for edge in driver.graph_get_edges(info.graph))
         branches = [node for node in nodes if node not in behind]
         if not branches:
@@ -79,7 +85,7 @@ class Forks:
             ours = self._driver.stream_get_capture_info(self.origin)
         except DriverError:  # the default stream, while a blocking stream captures (906)
             return False
-        return info.status is CaptureStatus.ACTIVE and info.id == ours.id
+        return info.status is _ACTIVE and info.id == ours.id
 
     def _follow(self, heads: Iterable[int], reached: set[int]) -> None:
         nodes = list(heads)

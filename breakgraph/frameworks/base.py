@@ -133,7 +133,7 @@ class Framework(Protocol):
 
     def outside_scope(self) -> AbstractContextManager[object]:
         """Inside an `allocator_scope`: take allocations from where they came from before it."""
-        return nullcontext()
+        return _NOTHING
 
     def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
         """Take allocations from where they come from, and keep with each, as long as it lives, what ``note`` gives.
@@ -149,6 +149,9 @@ class Framework(Protocol):
     def namespace(self) -> ModuleType:
         """The library's NumPy-like functions and constructors, if it has them."""
         raise BreakgraphError(f"{self.name} has no functions that answer as NumPy's do")
+
+
+_NOTHING = nullcontext()
 
 
 class ScopedStreams:

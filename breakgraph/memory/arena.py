@@ -224,7 +224,8 @@ class Arena:
     def begin_segment(self, forks: Forks) -> None:
         """A segment is open: what dies from now on may still be in use on a fork."""
         with self._lock:
-            self._collect()
+            if self._blocks.dead:
+                self._collect()
             self._forks = forks
             self._blocks.begin_segment()
             if self._footprint is not None:
@@ -233,7 +234,8 @@ class Arena:
     def end_segment(self) -> SegmentUse:
         """The segment has ended, and with it every fork. Returns what it asked for."""
         with self._lock:
-            self._collect()
+            if self._blocks.dead:
+                self._collect()
             self._forks = None
             self._blocks.end_segment()
             return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)

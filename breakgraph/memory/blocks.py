@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
+from types import TracebackType
 from typing import NamedTuple
 
 from breakgraph.memory.free_list import FreeList
@@ -73,19 +73,19 @@ class Blocks:
     # the range ------------------------------------------------------------------------------------------
     def missing(self, size: int, *, origin: bool) -> int:
         """How many bytes the range must grow by, at least, for a block of ``size`` in one span."""
-        with self._changing():
+        with self:
             end = self._pages[-1].ptr + self._pages[-1].nbytes if self._pages else 0
             return size - self._all_for(origin).tail(end)
 
     def whole_pages(self, *, origin: bool) -> list[Span]:
         """The pages that are wholly free, for the origin or for another stream of the open segment."""
-        with self._changing():
+        with self:
             serving = self._all_for(origin)
             return [page for page in self._pages if serving.holds(*page)]
 
     def adopt(self, pages: Sequence[Span]) -> list[Span]:
         """Take in those pages of the range, at its end, that are new; they were nobody's. Returns them."""
-        with self._changing():
+        with self:
             new = list(pages[len(self._pages) :])
             for page in new:
                 self._free.give(*page)
@@ -108,7 +108,7 @@ class Blocks:
     # blocks ---------------------------------------------------------------------------------------------
     def take(self, size: int, generation: int, *, origin: bool, capture: int, segment: int) -> BlockInfo | None:
         """A block of ``size`` bytes for the origin or for another stream of the open segment; None without room."""
-        with self._changing():
+        with self:
             ptr = self._take(size) if origin else self._free.take(size)
             if ptr is not None:
                 spans: tuple[Span, ...] = (Span(ptr, size),)
@@ -153,7 +153,7 @@ class Blocks:
 
     def at(self, ptr: int) -> BlockInfo | None:
         """The live block that holds an address."""
-        with self._changing():
+        with self:
             at = bisect_right(self._by_ptr, (ptr, 1 << 63))
             if not at:
                 return None
@@ -162,14 +162,14 @@ class Blocks:
 
     def live(self) -> tuple[BlockInfo, ...]:
         """The live blocks, lowest first."""
-        with self._changing():
+        with self:
             return tuple(self._live[generation] for _, generation in self._by_ptr)
 
     def collect(self) -> list[BlockInfo]:
         """Take back the blocks whose owners have died. Returns them."""
         collected = []
         while self.dead:
-            with self._changing():
+            with self:
                 info = self._live.pop(self.dead[0], None)  # None where an interrupt came before it was made
                 if info is not None:
                     del self._by_ptr[bisect_right(self._by_ptr, (info.ptr, info.generation)) - 1]
@@ -194,26 +194,29 @@ class Blocks:
 
     def join(self) -> None:
         """All work captured so far is ordered before what the origin does next."""
-        with self._changing():
+        with self:
             for span in self._withheld:
                 self._within.give(*span)
             self._withheld = []
 
     def end_segment(self) -> None:
         """Segments run one after another, so whatever died in this one may serve everyone."""
-        with self._changing():
-            for span in (*self._withheld, *self._within):
-                self._free.give(*span)
-            self._withheld, self._within, self._in_segment = [], FreeList(), False
+        if self.withheld or self._within:
+            with self:
+                for span in (*self._withheld, *self._within):
+                    self._free.give(*span)
+                self._withheld, self._within, self._in_segment = [], FreeList(), False
+        self._in_segment = False
 
     # interrupts -----------------------------------------------------------------------------------------
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Begin a change of what is derived."""
         if not self._sound:
             self._derive()
         self._sound = False
-        yield
-        self._sound = True  # not where the block raised: then the next change derives everything anew
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._sound = kind is None  # where the block raised, the next change derives everything anew
 
     def _derive(self) -> None:
         self._by_ptr = sorted((info.ptr, info.generation) for info in self._live.values())

@@ -78,7 +78,7 @@ def is_registered(obj: object) -> bool:
     return _handler(type(obj)) is not None
 
 
-def plan_copy(dst: object, src: object, *, inferred: bool = False, origins: dict[int, Any] | None = None) -> Plan:
+def plan_copy(dst: object, src: object, *, inferred: bool = False, origins: Mapping[int, Any] | None = None) -> Plan:
     """Check that ``src`` fits into ``dst``, everywhere, and say how it will be copied.
 
     ``inferred`` destinations are the library's own: their plain values were handed on and are not set again.
@@ -93,7 +93,7 @@ def plan_copy(dst: object, src: object, *, inferred: bool = False, origins: dict
 
 
 class _Planner:
-    def __init__(self, plan: Plan, inferred: bool, origins: dict[int, Any]) -> None:
+    def __init__(self, plan: Plan, inferred: bool, origins: Mapping[int, Any]) -> None:
         self._plan = plan
         self._origins = origins
         self._inferred = inferred

@@ -20,6 +20,8 @@ class SegmentUse(NamedTuple):
     nbytes: int
 
 
+_NOTHING = SegmentUse(0, 0)
+
 #: While the capture recorded a step (0 is segment 0, 1 break 0, 2 segment 1) a block was made (True) or taken back.
 BlockEvent = tuple[int, BlockInfo, bool]
 
@@ -47,7 +49,7 @@ class Footprint:
         self.history: list[BlockEvent] = []
         self._in_segment = False
         self._step = -1
-        self._open = SegmentUse(0, 0)
+        self._open = _NOTHING
         self._blocks: dict[int, int] = {}  # address: bytes, the most at that address
         self._spans: list[tuple[int, int]] | None = None
 
@@ -81,7 +83,7 @@ class Footprint:
 
     def end_segment(self) -> SegmentUse:
         """Close the account of a segment; what comes next counts for the break after it."""
-        ended, self._open, self._in_segment = self._open, SegmentUse(0, 0), False
+        ended, self._open, self._in_segment = self._open, _NOTHING, False
         self._step += 1
         self.segments.append(ended)
         return ended

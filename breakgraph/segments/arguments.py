@@ -41,6 +41,8 @@ class Arguments:
     and everything else is frozen and listed.
     """
 
+    __slots__ = ("_args", "_context", "_context_at_top", "_kwargs", "_ownership", "frozen", "uses_context")
+
     def __init__(
         self,
         function: Callable[..., object],
@@ -54,6 +56,16 @@ class Arguments:
         self._context_at_top = True  # of the arguments, wherever it occurs: not in a container
         self._ownership = ownership
         self._context: object | None = context
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: dict[str, Any] = {}
+        self.frozen: tuple[Frozen, ...] = ()
+        if args or kwargs:
+            self._hold(function, args, kwargs, context)
+        self._context = None  # the capture's own is not the graph's to keep alive
+
+    def _hold(
+        self, function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any], context: object | None
+    ) -> None:
         frozen: list[Frozen] = []
         held = []
         for name, value in bind_names(function, args, kwargs):
@@ -67,7 +79,6 @@ class Arguments:
         self._args = tuple(held[: len(args)])
         self._kwargs = dict(zip(kwargs, held[len(args) :], strict=True))
         self.frozen = tuple(frozen)
-        self._context = None  # the capture's own is not the graph's to keep alive
 
     def _is_leaf(self, node: object) -> bool:
         is_context = self._context is not None and node is self._context

@@ -42,8 +42,8 @@ def is_program(frame: FrameType) -> bool:
 
 def caller() -> FrameType:
     """The frame of the nearest caller outside the package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and in_package(frame):
+    frame = sys._getframe(2)  # whoever asks is of the package
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:  # each break asks
         frame = frame.f_back
     return frame
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, insort
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,10 @@ IN_PLACE = Destination.IN_PLACE  #: the function writes its arguments itself
 NO_WRITEBACK = Destination.NO_WRITEBACK  #: the value is handed on, and replay writes nothing back
 
 _NOTHING = object()
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass
-class Landed:
+class Landed(NamedTuple):
     """How one break landed at capture, and all that replay needs to land there again.
 
     ``kept`` is the destination as the closure holds it, ``targets`` its arrays: those that replay writes.
@@ -53,8 +53,8 @@ class Landed:
     kept: Any = _NOTHING
     inferred: bool = False
     written_by_function: bool = False
-    handed_on: dict[str, object] = field(default_factory=dict)
-    origins: dict[int, Any] = field(default_factory=dict)
+    handed_on: Mapping[str, object] = _NONE
+    origins: Mapping[int, Any] = _NONE
     targets: tuple[Array, ...] = ()
 
     @property

@@ -36,6 +36,7 @@ from breakgraph.segments.survivors import Survivor, find_survivors
 
 __all__ = ["Capture"]
 
+_SEGMENT = Phase.SEGMENT  # sooner found at every break point
 _Step = tuple[str, Callable[[], object]]  # what it does, for messages, and the call
 
 
@@ -84,7 +85,9 @@ class Capture(Owner):
 
     def selects(self, tag: str | None) -> bool:
         """Whether a break point with ``tag`` splits the forward here and now (C9, C20)."""
-        return self.in_segment and (self._break_on is None or tag in self._break_on)
+        recorder = self._recorder
+        in_segment = recorder is not None and recorder.phase is _SEGMENT
+        return in_segment and (self._break_on is None or tag in self._break_on)
 
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
         """Run a break point as a break. Whatever it raises has lost a part of the forward (C6)."""
@@ -258,7 +261,7 @@ class Capture(Owner):
         try:
             attempt(notes, "restoring the context", partial(restore_context, self._driver, self._context))
             if failure is None:
-                recorder.sides.check_outside(recorder.here)
+                recorder.sides.check_outside()
                 recorder.end_segment()
                 recorder.check_whole()
                 replay = recorder.prepare_replay()

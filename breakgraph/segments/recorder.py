@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from breakgraph.errors import (
     DriverError,
     NotCopyable,
 )
-from breakgraph.frameworks import Framework
+from breakgraph.frameworks import Array, Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
 from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
@@ -37,10 +36,10 @@ from breakgraph.segments.outputs import Outputs
 from breakgraph.segments.replay import Replay
 from breakgraph.segments.side_streams import SideStreams
 from breakgraph.segments.steps import Break, Segment
-from breakgraph.segments.streams import framework_streams
 
 __all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
 
+T = TypeVar("T")
 FrozenPolicy = Literal["allow", "warn", "refuse"]
 
 
@@ -51,6 +50,10 @@ class Phase(enum.Enum):
     SEGMENT = enum.auto()
     BREAK = enum.auto()
     LOST = enum.auto()  #: something of the forward was lost: the rest of it runs eagerly (C6)
+
+
+# A member of an enumeration costs as much to look up as a call (Python 3.11), and each segment asks for several.
+_BETWEEN, _SEGMENT, _BREAK, _ALLOCATION = Phase.BETWEEN, Phase.SEGMENT, Phase.BREAK, NodeType.MEM_ALLOC
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Recorder:
         options: Options,
         valid_rows: int | None = None,
     ) -> None:
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.valid_rows = valid_rows
         self.context_published = current_forward() is not None
         self.nodes = 0
@@ -84,6 +87,7 @@ class Recorder:
         self._holdings = holdings
         self._driver = holdings.driver
         self._frameworks = tuple(frameworks)
+        self._allocating = tuple(one for one in self._frameworks if _has_outside_scope(one))
         self._stream = stream
         self._options = options
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
@@ -100,11 +104,11 @@ class Recorder:
     @property
     def here(self) -> str:
         """The step being recorded, for messages."""
-        return f"segment {len(self._holdings.steps) - self._breaks}"
+        return f"segment {self.sides.segment}"
 
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
-        self.phase = Phase.SEGMENT
+        self.phase = _SEGMENT
         self._holdings.arena.begin_segment(self.sides.begin())
         self._holdings.aux.fork(self._stream)
         if self._watch is not None:
@@ -115,20 +119,20 @@ class Recorder:
 
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
-        driver, holdings, where = self._driver, self._holdings, self.here
+        driver, holdings, sides, stream = self._driver, self._holdings, self.sides, self._stream
         if self._watch is not None:
             self._watch.stop()
         try:
             with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                nodes = self.sides.join()
-                holdings.graphs.append(driver.stream_end_capture(self._stream))
+                nodes = sides.join()
+                holdings.graphs.append(driver.stream_end_capture(stream))
                 graph = holdings.graphs[-1]
-                self.phase = Phase.BETWEEN
+                self.phase = _BETWEEN
                 used = holdings.arena.end_segment()
                 kinds = tuple(map(driver.graph_node_get_type, nodes))
-                self._refuse_allocations(kinds)
-                index, joined = len(holdings.steps) - self._breaks, self.sides.take_joined()
-                segment = Segment(index, graph, kinds, joined, self.sides.streams, used)
+                if _ALLOCATION in kinds:
+                    self._refuse_allocations(kinds)
+                segment = Segment(sides.segment, graph, kinds, sides.take_joined(), sides.streams, used)
                 if nodes:
                     kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
                     segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)
@@ -136,12 +140,12 @@ class Recorder:
             self.nodes += segment.nodes
             if self._options.execute:
                 if segment.is_short:
-                    holdings.arena.backlog.make_room(segment.entries, self._stream)
-                segment.launch(self._stream, driver.graph_launch_yielding)
+                    holdings.arena.backlog.make_room(segment.entries, stream)
+                segment.launch(stream, driver.graph_launch_yielding)
                 if not segment.is_short:
                     holdings.arena.backlog.add(segment.entries)
         except DriverError as error:
-            error.where = error.where or where
+            error.where = error.where or self.here
             raise
 
     def check_whole(self) -> None:
@@ -210,7 +214,7 @@ class Recorder:
 
     def note_stream(self, stream: int) -> None:
         """Memory is allocated for work on a stream other than the origin, maybe."""
-        if self.phase is Phase.SEGMENT:
+        if self.phase is _SEGMENT:
             self.sides.note(stream)
 
     # breaks ---------------------------------------------------------------------------------------------
@@ -219,72 +223,81 @@ class Recorder:
 
         Returns what the forward goes on with. What is raised on the way names the break and its call.
         """
-        with self._naming(f"break {self._breaks} {point.name!r}, called at {site}"):
-            destination = point.destination(kwargs)
-            kwargs = point.with_destination(kwargs, destination)
-            context = current_forward()
-            self.context_published |= context is not None
-            arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
-            self._apply_frozen_policy(point, arguments.frozen)
-            name = f"{self._breaks} {point.name!r}"
-            self._claims.claim(destination, name)
-            self.sides.check_break(self.here, framework_streams(self._driver, self._frameworks))
-            self.sides.check_outside(self.here)
-            self.end_segment()
-            self.phase = Phase.BREAK
-            self._holdings.aux.follow(self._stream)
-            if self._options.barrier is not None:
-                self._options.barrier()
-            escapes = Escapes(self._driver) if self._options.debug and not point.keeps else None
-            with ExitStack() as outside:
-                for framework in self._frameworks:
-                    outside.enter_context(framework.outside_scope())
-                if escapes is not None:
-                    outside.enter_context(escapes.watching(self._frameworks))
-                result = (point.stub or point.function)(*args, **kwargs)
-                if escapes is not None:
-                    escapes.returned(result)
-                self._holdings.aux.lead(self._stream)
-                if destination is INFER and result is not None:
-                    value, landed = self._land_inferred(result, name)
-                else:
-                    value, landed = self._land(point, destination, result, arguments)
-                del result  # before a segment is open: its end may free memory on this very stream
-            self._apply_frozen_policy(point, [Frozen(path, handed) for path, handed in landed.handed_on.items()])
-            if escapes is not None:
-                self._tell_escapes(name, escapes.left())
-            if self._holdings.addresses is not None:
-                self._holdings.addresses.note_function(point.function)
-        recorded = Break(
-            index=self._breaks,
-            name=point.name,
-            tag=point.tag,
-            site=site,
-            function=point.function,
-            arguments=arguments,
-            landed=landed,
-            rows=point.rows,
-            keeps=point.keeps,
-        )
+        try:
+            value, recorded = self._run(point, args, kwargs, site)
+        except BaseException as error:
+            self._tell(error, f"break {self._named(point)}, called at {site}")
+            raise
         recorded.scrub(self._driver, self.valid_rows, self._stream)
         self._holdings.steps.append(recorded)
         self._breaks += 1
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.begin_segment()
         return value
 
-    @contextmanager
-    def _naming(self, place: str) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            if isinstance(error, BreakgraphError):
-                error.where = error.where or place
-            else:
-                error.add_note(f"raised in {place}")
-            if note := meaning(error, self.lost):
-                error.add_note(note)
-            raise
+    def _run(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> tuple[Any, Break]:
+        destination = point.destination(kwargs)
+        kwargs = point.with_destination(kwargs, destination)
+        context = current_forward()
+        if context is not None:
+            self.context_published = True
+        arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
+        self._apply_frozen_policy(point, arguments.frozen)
+        if not isinstance(destination, Destination):
+            self._claims.claim(destination, self._named(point))
+        self.sides.check_break([framework.current_stream() for framework in self._frameworks])
+        self.sides.check_outside()
+        self.end_segment()
+        self.phase = _BREAK
+        aux, stream = self._holdings.aux, self._stream
+        aux.follow(stream)
+        if self._options.barrier is not None:
+            self._options.barrier()
+        escapes = Escapes(self._driver) if self._options.debug and not point.keeps else None
+
+        def eagerly() -> tuple[Any, Landed]:
+            result = (point.stub or point.function)(*args, **kwargs)
+            if escapes is not None:
+                escapes.returned(result)
+            aux.lead(stream)
+            if destination is INFER and result is not None:
+                return self._land_inferred(result, self._named(point))
+            return self._land(point, destination, result, arguments)
+
+        def watched() -> tuple[Any, Landed]:
+            assert escapes is not None
+            with escapes.watching(self._frameworks):
+                return eagerly()
+
+        # The result goes with the call, before a segment is open: its end may free memory on this very stream.
+        value, landed = self._outside(eagerly if escapes is None else watched)
+        if landed.handed_on:
+            self._apply_frozen_policy(point, map(Frozen, landed.handed_on, landed.handed_on.values()))
+        if escapes is not None:
+            self._tell_escapes(self._named(point), escapes.left())
+        if self._holdings.addresses is not None:
+            self._holdings.addresses.note_function(point.function)
+        return value, Break(self._breaks, point, site, arguments, landed)
+
+    def _outside(self, work: Callable[[], T], depth: int = 0) -> T:
+        """Do what is part of no segment: there each library allocates as it did before the capture."""
+        if depth == len(self._allocating):
+            return work()
+        with self._allocating[depth].outside_scope():
+            return self._outside(work, depth + 1)
+
+    def _named(self, point: BreakPoint) -> str:
+        """The break being recorded, for messages."""
+        return f"{self._breaks} {point.name!r}"
+
+    def _tell(self, error: BaseException, place: str) -> None:
+        """Let an error say where it was raised, and what it means there."""
+        if isinstance(error, BreakgraphError):
+            error.where = error.where or place
+        else:
+            error.add_note(f"raised in {place}")
+        if note := meaning(error, self.lost):
+            error.add_note(note)
 
     def _land(self, point: BreakPoint, destination: Any, result: Any, arguments: Arguments) -> tuple[Any, Landed]:
         """Take the first result to its destination, by the form that the break states (C13).
@@ -298,7 +311,9 @@ class Recorder:
         if destination is NO_WRITEBACK:
             return result, Landed(Landing.NO_WRITEBACK)
         if isinstance(destination, Destination):
-            written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
+            written: tuple[Array, ...] = ()
+            if point.writes:
+                written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
             return result, Landed(Landing.BARE if point is BARE else Landing.IN_PLACE, targets=written)
         kept, origins = self._ownership.snapshot(destination)
         targets = tuple(self._ownership.targets(kept))
@@ -355,3 +370,8 @@ class Recorder:
                     remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
                 )
             warn(what)
+
+
+def _has_outside_scope(framework: Framework) -> bool:
+    """Whether the library does anything there: most that have no memory of their own do not."""
+    return getattr(type(framework), "outside_scope", None) is not Framework.outside_scope

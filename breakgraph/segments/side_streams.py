@@ -23,13 +23,16 @@ class SideStreams:
     Attributes
     ----------
     forks
-        Of the segment that is open, or was last.
+        Of the segment that is open.
+    segment
+        Its index; -1 before the first.
     strays
         Streams that were used in a segment, and were no part of it: the segment, and the stream.
     """
 
     def __init__(self, driver: Driver, origin: int, aux: AuxStreams, *, debug: bool) -> None:
         self.forks = Forks(driver, origin)
+        self.segment = -1
         self._driver = driver
         self._origin = origin
         self._aux = aux
@@ -42,7 +45,8 @@ class SideStreams:
 
     def begin(self) -> Forks:
         """A segment has begun, and no fork is known in it."""
-        self.forks = Forks(self._driver, self._origin)
+        self.segment += 1
+        self.forks.begin()
         self._took_part.clear()
         return self.forks
 
@@ -60,31 +64,38 @@ class SideStreams:
     @property
     def streams(self) -> tuple[int, ...]:
         """The origin, the aux streams, and what else was seen to take part in the open segment."""
-        return (self._origin, *self._aux.handles, *sorted(self._took_part.difference(self._aux.handles)))
+        others = sorted(self._took_part.difference(self._aux.handles)) if self._took_part else ()
+        return (self._origin, *self._aux.handles, *others)
 
     def note(self, stream: int) -> None:
         """A stream is used in the open segment: so it exists, and may be asked whether it is part of it."""
         if stream != self._origin and stream not in self._took_part and stream not in self._outside:
             (self._took_part if self.forks.include(stream) else self._outside).add(stream)
 
-    def check_break(self, here: str, current: Iterable[int]) -> None:
+    def check_break(self, current: Iterable[int | None]) -> None:
         """Warn of streams that the forward seems to go on with after a break, as if they were still forked.
 
         Those are the ones that took part while work is open that the forward has not joined, and those that are
-        ``current`` in a library. With ``debug`` they are refused (`CaptureStateError`).
+        ``current`` in a library, which may have none. With ``debug`` they are refused (`CaptureStateError`).
         """
-        suspects = {one for one in current if one != self._origin and self.forks.include(one)}
+        suspects = [self._driver.resolve_stream(one) for one in current if one is not None and one != self._origin]
+        suspects = [one for one in suspects if self.forks.include(one)] if suspects else suspects
         if self._took_part and not self.forks.joined(besides=self._aux.handles):
-            suspects |= self._took_part
+            suspects += self._took_part
+        if not suspects:
+            return
         self._tell(
-            suspects.difference(self._aux.handles),
-            f"took part in {here} and is not in aux_streams",
+            set(suspects).difference(self._aux.handles),
+            f"took part in segment {self.segment} and is not in aux_streams",
             why="its part in the capture ends with the break: what is put on it afterwards runs at once, uncaptured",
             remedy="capture(aux_streams=[...]) forks it again and joins what the break leaves on it; or join it before",
         )
 
-    def check_outside(self, here: str) -> None:
+    def check_outside(self) -> None:
         """Warn of streams on which work was prepared in the segment, and that are no part of the capture."""
+        if not self._outside:
+            return
+        here = f"segment {self.segment}"
         outside, self._outside = self._outside, set()
         self.strays += [(here, stream) for stream in sorted(outside)]
         self._tell(

@@ -14,6 +14,7 @@ from breakgraph.memory import Landing, SegmentUse
 from breakgraph.memory.backlog import HALF
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
+from breakgraph.segments.break_points import BreakPoint
 from breakgraph.segments.destinations import Landed
 from breakgraph.segments.execs import Exec, HasGraph, Launch, SharedExec
 from breakgraph.segments.landing import Place
@@ -168,28 +169,25 @@ class Break:
 
     def __init__(
         self,
-        *,
         index: int,
-        name: str,
-        tag: str | None,
+        point: BreakPoint,
         site: str,
-        function: Callable[..., object],
         arguments: Arguments,
         landed: Landed,
-        rows: bool,
-        keeps: bool,
     ) -> None:
         self.index = index
-        self.keeps = keeps
-        self.name = name
-        self.tag = tag
+        self.keeps = point.keeps
+        self.name = point.name
+        self.tag = point.tag
         self.site = site
-        self.frozen = (*arguments.frozen, *(Frozen(path, value) for path, value in landed.handed_on.items()))
+        self.frozen = arguments.frozen
+        if landed.handed_on:
+            self.frozen += tuple(map(Frozen, landed.handed_on, landed.handed_on.values()))
         self.landing: Landing = landed.landing
-        self._function = function
+        self._function = point.function
         self._arguments = arguments
         self._landed = landed
-        self._rows = rows
+        self._rows = point.rows
 
     @property
     def lands(self) -> bool:

@@ -41,7 +41,11 @@ class Cuda(SimpleNamespace):
         return 0
 
     def get_allocator(self) -> Any:
-        return self.own or "the pool"
+        return self.own or self.pool
+
+    @staticmethod
+    def pool(nbytes: int) -> Any:
+        return "the pool"
 
     @contextmanager
     def using_allocator(self, allocator: Any) -> Any:
@@ -121,14 +125,26 @@ def test_a_stream_is_taken_by_the_stream_protocol_where_cupy_knows_it(cuda: Cuda
 
 def test_scopes_give_allocators_back_in_order(cuda: Cuda) -> None:
     framework = CupyFramework()
-    with framework.allocator_scope(lambda nbytes: None):
+
+    def allocated() -> Any:
+        pointer = cuda.get_allocator()(8)
+        return pointer if pointer == "the pool" else pointer.ptr
+
+    def gives(ptr: int) -> Any:
+        return framework.allocator_scope(lambda nbytes: SimpleNamespace(ptr=ptr, nbytes=nbytes))
+
+    with gives(0x2000):
+        assert allocated() == 0x2000
         first = cuda.get_allocator()
         with framework.outside_scope():
-            assert cuda.get_allocator() == "the pool"
-            with framework.allocator_scope(lambda nbytes: None), framework.outside_scope():
-                assert cuda.get_allocator() == "the pool"
-        with suppress(KeyError), framework.allocator_scope(lambda nbytes: None), framework.outside_scope():
-            assert cuda.get_allocator() is first
+            assert allocated() == "the pool"
+            with gives(0x4000):
+                assert allocated() == 0x4000
+                with framework.outside_scope():
+                    assert allocated() == "the pool"
+        with suppress(KeyError), gives(0x4000), framework.outside_scope():
+            assert allocated() == 0x2000
             raise KeyError
-        assert cuda.get_allocator() is first
+        assert allocated() == 0x2000
     assert cuda.own is None
+    assert first(8) == "the pool"  # whoever has kept it

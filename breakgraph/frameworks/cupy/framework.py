@@ -89,6 +89,8 @@ class CupyFramework(Framework):
         cuda = self._cupy.cuda
 
         def malloc(nbytes: int) -> Any:  # also asked for the scratch memory of reductions and sorts, and for 0 bytes
+            if not scope.is_entered:  # in a break, or where one has taken this allocator to
+                return scope.before(nbytes)
             block = allocate(nbytes) if nbytes else None
             ptr, size = (block.ptr, block.nbytes) if block else (0, 0)
             return cuda.MemoryPointer(cuda.UnownedMemory(ptr, size, block, cuda.get_device_id()), 0)
@@ -100,13 +102,11 @@ class CupyFramework(Framework):
         finally:
             scope.end_segment()
 
-    @contextmanager
-    def outside_scope(self) -> Iterator[None]:
+    def outside_scope(self) -> AbstractContextManager[object]:
         scope = segment()
         assert scope is not None  # it is inside an allocator scope
         scope.end_segment()
-        with entered(None), self._cupy.cuda.using_allocator(scope.before):
-            yield
+        return entered(None)  # so that the scope's allocator goes to the one before; another one is slower to set
 
     def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
         cuda = self._cupy.cuda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 from breakgraph.frameworks.base import Allocate, Block, Pushed
@@ -17,6 +18,13 @@ class Scope:
         self.before = before
         self._allocate = allocate
         self._workspaces: dict[int, Block] = {}
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether what this thread does belongs to it: no break has left it."""
+        scopes = _open.scopes
+        innermost = bool(scopes) and scopes[-1] is self
+        return innermost or any(one is self and above is not None for one, above in pairwise(scopes))
 
     def workspace(self, stream: int, nbytes: int) -> Block:
         """Scratch memory of the arena for work on a stream: one and the same until the segment ends.
