@@ -459,7 +459,7 @@ MUTATIONS = (
         46,
         "the host runs ahead without bound",
         "memory/backlog.py",
-        "lambda: self._mark(stream())",
+        "lambda: self._mark(place.stream)",
         "lambda: None",
         ("tests/replay/test_backlog.py",),
     ),

@@ -13,10 +13,9 @@ nodes than a half is launched without the lock, and waited for before the lock i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver, Event
+from breakgraph.driver.api import HasStream
 from breakgraph.driver.quick import Room, Tally
 
 __all__ = ["HALF", "Backlog"]
@@ -43,9 +42,9 @@ class Backlog:
         """So many more were put on a stream without the lock: however many, whoever keeps it comes after them."""
         self.tally.entries += entries
 
-    def room(self, stream: Callable[[], int]) -> Room:
-        """A callable that makes room for as many entries as it is told, on what ``stream`` gives."""
-        return Room(self.tally, lambda: self._mark(stream()))
+    def room(self, place: HasStream) -> Room:
+        """A callable that makes room for as many entries as it is told, on the stream of ``place``."""
+        return Room(self.tally, lambda: self._mark(place.stream))
 
     def make_room(self, entries: int, stream: int) -> None:
         """So many more are about to be put on ``stream`` with the lock, by the user of the arena.

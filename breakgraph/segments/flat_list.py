@@ -6,7 +6,7 @@ half at most          of so many entries      half at most
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
@@ -34,45 +34,56 @@ class FlatList:
         self._backlog, self._place = backlog, place
         self._pairs: list[tuple[int, Call | None]] = []
         self.steps: list[Step | None] = []
-        self._room = self._new_room()
+        self._room: Room | None = None
         self._left = 0  # of the room
-        self._entries = 0  # of all rooms
+        self._entries = 0  # of the rooms before that
 
-    def make_room(self, entries: int) -> None:
-        """What is added next puts so many entries into the driver's queue, with the interpreter lock."""
+    def make_room(self, entries: int, before: Collection[Call] = (), after: Collection[Call] = ()) -> None:
+        """What is added next puts so many entries into the driver's queue, with the interpreter lock.
+
+        ``before`` is called at once, ``after`` will be; each may record an event.
+        """
+        if before or after:
+            entries += len(before) + len(after)
         if entries > self._left:
-            self._room, self._left = self._new_room(), HALF
+            self._close_room()
+            self._room, self._left = self._backlog.room(self._place), HALF
             self.add(self._room)
-        self._room.entries += entries
-        self._entries += entries
         self._left -= entries
+        for call in before:
+            self.add(call)
 
     def launch(self, graph_exec: int, step: Step) -> None:
-        """Launch an exec; 0 is none."""
-        if graph_exec:
-            self._pairs.append((graph_exec, None))
-            self.steps += (step, step)
+        """Launch an exec."""
+        self._pairs.append((graph_exec, None))
+        self.steps += (step, step)
 
     def add(self, call: Call, step: Step | None = None) -> None:
         """Call something."""
-        if self._pairs and self._pairs[-1][1] is None:
-            self._pairs[-1], self.steps[-1] = (self._pairs[-1][0], call), step
+        pairs = self._pairs
+        if pairs and pairs[-1][1] is None:
+            pairs[-1], self.steps[-1] = (pairs[-1][0], call), step
         else:
-            self._pairs.append((0, call))
+            pairs.append((0, call))
             self.steps += (step, step)
 
     def add_without_lock(self, call: Call, step: Step, entries: int) -> None:
         """Call something that puts any number of entries into the queue, without the lock."""
         self.add(call, step)
         self.add(partial(self._backlog.add, entries))
+        self._close_room()
         self._left = 0  # what comes next keeps the lock again
 
     def sequence(self, driver: Driver) -> Sequence:
         """What runs it."""
+        self._close_room()
         sequence = driver.sequence(self._pairs, self._place)
         sequence.entries = self._entries
         return sequence
 
-    def _new_room(self) -> Room:
-        place = self._place
-        return self._backlog.room(lambda: place.stream)
+    def _close_room(self) -> None:
+        """No more is put into the queue before room is made again."""
+        if self._room is not None:
+            self._room.entries = HALF - self._left
+            self._entries += self._room.entries
+            self._room = None

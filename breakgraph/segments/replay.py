@@ -96,24 +96,23 @@ class Replay:
         driver, place = self.driver, self._place
         marks = marks if self._ranges is None else (self._ranges, *marks)
         made = FlatList(self._arena.backlog, place)
+        aux, before, after = self._aux, _NO_CALLS, _NO_CALLS
         for step in self._holdings.steps:
-            marked = [mark(step, place) for mark in marks]
-            before = [call for call, _ in marked if call is not None]
-            after = [call for _, call in reversed(marked) if call is not None]
-            keeps_lock = isinstance(step, Break) or step.keeps_lock
-            entries = step.enqueues(self._aux, rows=rows) if isinstance(step, Break) else step.entries
-            made.make_room(len(before) + (entries + len(after)) * keeps_lock)  # each mark may be an event
-            for call in before:
-                made.add(call)
+            if marks:
+                before, after = _marked(step, place, marks)
             if isinstance(step, Break):
-                made.add(step.prepare(driver, self._aux, place, rows=rows, around=around), step)
-            elif (launch := step.prepare(driver, place)) is None:
-                made.launch(step.exec, step)
-            elif keeps_lock:
-                made.add(launch, step)
+                made.make_room(step.enqueues(aux, rows=rows), before, after)
+                made.add(step.prepare(driver, aux, place, rows=rows, around=around), step)
+            elif step.keeps_lock:
+                made.make_room(step.entries, before, after)
+                if step.shared:
+                    made.add(step.launching(place, driver.graph_launch), step)
+                elif graph_exec := step.exec:
+                    made.launch(graph_exec, step)
             else:
-                made.add_without_lock(launch, step, entries)
-                made.make_room(len(after))
+                made.make_room(0, before, after)
+                made.add_without_lock(step.launching(place, driver.graph_launch_yielding), step, step.entries)
+                made.make_room(0, after)
             for call in after:
                 made.add(call)
         return Prepared(made.sequence(driver), made.steps, self._ranges)
@@ -266,6 +265,16 @@ class Replay:
 def _follows(framework: Framework) -> bool:
     """Whether its current stream is its own affair, or that of the innermost scope of all such libraries."""
     return not framework.names_streams or isinstance(framework, ScopedStreams)
+
+
+_NO_CALLS: list[Call] = []
+
+
+def _marked(step: Step, place: Place, marks: Collection[Marks]) -> tuple[list[Call], list[Call]]:
+    """What is called before a step, and after it; the first mark is the outermost."""
+    marked = [mark(step, place) for mark in marks]
+    before = [call for call, _ in marked if call is not None]
+    return before, [call for _, call in reversed(marked) if call is not None]
 
 
 def _never() -> bool:

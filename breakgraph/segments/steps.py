@@ -124,13 +124,9 @@ class Segment:
             self._exec = self._make_own(self, self._exec)
             self._exec.launch(self, stream, launch)
 
-    def prepare(self, driver: Driver, place: Place) -> Callable[[], object] | None:
-        """What a replay calls to launch it; None where it launches `exec`, if there is one, and no more."""
-        if self._exec is None or (self.keeps_lock and not self._exec.shared):
-            return None
-        if self.keeps_lock:
-            return lambda: self.launch(place.stream, driver.graph_launch)
-        return lambda: self.launch(place.stream, driver.graph_launch_yielding)
+    def launching(self, place: Place, launch: Launch) -> Callable[[], object]:
+        """What launches it where ``place`` is."""
+        return lambda: self.launch(place.stream, launch)
 
     def __repr__(self) -> str:
         return f"<Segment {self.index}: {self.nodes} nodes>"
@@ -196,8 +192,9 @@ class Break:
 
     def enqueues(self, aux: AuxStreams, *, rows: bool) -> int:
         """How many driver calls a replay makes for it on one stream, beside what the function itself does there."""
-        written = len(self._landed.targets)
-        return written * (self._landed.copies + (rows and self._rows)) + (1 + len(aux.handles) if aux.handles else 0)
+        landed, handles = self._landed, aux.handles
+        writes = len(landed.targets) * (landed.copies + (rows and self._rows)) if landed.targets else 0
+        return writes + 1 + len(handles) if handles else writes
 
     @property
     def destination(self) -> str:
