@@ -34,7 +34,7 @@ BOUNDS = {
     EACH_REPLAYED: (0.05, 25, 1.02),
     REPLAY: (25, 600, 5),
     EACH_CAPTURED: (95, 2000, 13.1),
-    CAPTURE: (140, 3400, 25),
+    CAPTURE: (150, 3400, 25),
     CALL: (1, 15, 0),
 }
 

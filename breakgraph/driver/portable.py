@@ -74,9 +74,10 @@ class Call:
         self.error = error
         self._slots, self._unready = slots, unready
         self._words = slots.count("w") + slots.count("x")
-        # As nearly all are that replay makes: words, and after them one answer or none.
+        # As nearly all are that replay makes: words, and after them one answer or none; or a word exchanged.
         self._has_words_alone = slots == "w" * self._words
         self._asks_one_number = slots == "w" * self._words + "a"
+        self._exchanges = slots == "x"
 
     def __call__(self, *words: int) -> Any:
         if len(words) != self._words:
@@ -90,6 +91,10 @@ class Call:
             elif self._asks_one_number:
                 number = _Word()
                 code = self.entry(*words, _by_address(number))
+                answer = number.value
+            elif self._exchanges:
+                number = _Word(index(words[0]))
+                code = self.entry(_by_address(number))
                 answer = number.value
             else:
                 code, answer = self._call_at_length(words)
@@ -375,8 +380,9 @@ class Round:
         try:
             if not self.is_open or not self._claim.is_open:
                 return False
-            sequence.at = -1
-            self._forget_what_is_over(sequence)
+            sequence.at, tally = -1, self._tally
+            if sequence.entries and tally.entries + sequence.entries > tally.most and self._is_over():
+                tally.entries = 0  # nothing that was counted is in the queue any more
             self._wait_event(on, self._event, 0)
             try:
                 owners.append(owner)
@@ -392,12 +398,6 @@ class Round:
             return True
         finally:
             self._claim.give(owner())
-
-    def _forget_what_is_over(self, sequence: Sequence) -> None:
-        """Where there may be no room for all of it: if nothing that was counted is in the queue any more, forget it."""
-        tally = self._tally
-        if sequence.entries and tally.entries + sequence.entries > tally.most and self._is_over():
-            tally.entries = 0
 
     def _is_over(self) -> bool:
         """Whether the last use of what the claim is for is over."""
@@ -489,15 +489,12 @@ class Usual:
             )
         except BaseException as error:
             self._stopped(error)
-            self._end()
+            if self._waiting or not self._round.is_at_home():
+                self._settle()
             raise
-        if done:
-            self._end()
-        return done
-
-    def _end(self) -> None:
-        if self._waiting or not self._round.is_at_home():
+        if done and (self._waiting or not self._round.is_at_home()):
             self._settle()
+        return done
 
 
 def detour(function: Callable[..., Any], other: Callable[..., Any], when: set[Any]) -> Callable[..., Any]:
