@@ -20,11 +20,14 @@ KINDS = {
     "rebegin": "capture begun again in the middle of a forward",
     "release": "which calls wait for running kernels",
     "exec-update": "updates of an exec in place",
+    "queue": "how much the driver queues before a call waits",
+    "cublas": "calls of cuBLAS beside an open capture",
 }
 
 #: The part of the spinning kernel's time after which a call must have waited for it (probes/release.py).
 _WAITED = 180.0  # ms
-_MEASURED = ("us", "ms", "bytes")
+_MEASURED = ("us", "ms", "bytes", "MiB")
+_MEASURING = ("exec-update", "cublas")  # the kinds that hold such rows among their answers
 _BODY = ("rows", "cases", "steps", "entry_points", "stdout")  # what is not the header
 
 #: The fields of a row that tell what the driver did; or one, ``answer``, that says it in words.
@@ -73,7 +76,7 @@ def read(path: Path) -> Record:
         kind = told.get("what")
         if kind not in _READERS:
             raise ValueError(f"it says that it is {kind!r}, which is not compared")
-        answers, costs = _READERS[kind](told), _costs(told) if kind == "exec-update" else {}
+        answers, costs = _READERS[kind](told), _costs(told) if kind in _MEASURING else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BreakgraphError(
             f"{path} is no record of a probe that can be compared",
@@ -123,6 +126,15 @@ def _exec_update(told: dict[str, Any]) -> dict[Question, Answer]:
     return _values(row for row in told["rows"] if row["unit"] not in _MEASURED)
 
 
+def _queue(told: dict[str, Any]) -> dict[Question, Answer]:
+    return _values(told["rows"])
+
+
+def _cublas(told: dict[str, Any]) -> dict[Question, Answer]:
+    rows = [row for row in told["rows"] if row["unit"] not in _MEASURED]
+    return {Question(row["name"]): {"answer": f"{row['answer']}; {row['result']}"} for row in rows}
+
+
 def _values(rows: Iterable[dict[str, Any]]) -> dict[Question, Answer]:
     answers: dict[Question, Answer] = {}
     for row in rows:
@@ -142,4 +154,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], dict[Question, Answer]]] = {
     "rebegin": _rebegin,
     "release": _release,
     "exec-update": _exec_update,
+    "queue": _queue,
+    "cublas": _cublas,
 }

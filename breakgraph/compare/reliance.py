@@ -221,4 +221,16 @@ RELIANCE = (
         "C30",
         "unmapping does not wait for kernels, so an arena has to wait before it",
     ),
+    Reliance(
+        ("queue",),
+        r"",
+        "docs/speed.md, When a launch waits",
+        "how far a replay lets the host run ahead of the device while it keeps the interpreter lock",
+    ),
+    Reliance(
+        ("cublas",),
+        r"",
+        "docs/frameworks.md, cupy",
+        "matrix products in segments: cuBLAS handles are made under the relaxed exchange, and kept",
+    ),
 )

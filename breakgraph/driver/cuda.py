@@ -378,4 +378,4 @@ def _import_bindings() -> ModuleType:
             why=f"cuda.bindings cannot be imported ({error})",
             remedy="pip install 'breakgraph[cuda13]' for driver 580 and newer, 'breakgraph[cuda12]' for an older one;"
             f" {SIMULATE}",
-        ) from error
+        ) from (None if isinstance(error, ModuleNotFoundError) else error)  # its traceback tells no more than "why"

@@ -49,6 +49,8 @@ def test_the_rule_named_is_in_the_documentation(rule: str) -> None:
         ),
         ("release", Question("cuMemFree under the relaxed exchange"), "C30"),
         ("exec-update", Question("one node more: update"), "docs/memory.md, Execs that sizes share"),
+        ("queue", Question("cuEventRecord: calls"), "docs/speed.md, When a launch waits"),
+        ("cublas", Question("cublasCreate: end of the capture"), "docs/frameworks.md, cupy"),
     ],
 )
 def test_what_rests_on_a_question_is_its_own_contract(kind: str, question: Question, rule: str) -> None:

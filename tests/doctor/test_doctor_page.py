@@ -44,7 +44,7 @@ def test_a_command_is_one_that_there_is(line: str, tmp_path: Path, no_gpu: str) 
 def test_the_commands_are_the_doctor_every_probe_and_a_comparison() -> None:
     assert {tuple(line.split()[1:3]) for line in COMMANDS} == {
         ("doctor",), ("doctor", "--json"), ("probe", "rebegin"), ("probe", "legality"), ("probe", "release"),
-        ("probe", "exec_update"), ("probe", "--compare"),
+        ("probe", "exec_update"), ("probe", "queue"), ("probe", "cublas"), ("probe", "--compare"),
     }  # fmt: skip
 
 
