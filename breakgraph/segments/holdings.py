@@ -55,16 +55,21 @@ class Holdings:
         self.strays: list[tuple[str, int]] = []  # see `SideStreams`
         self.exec_bytes = 0 if measures_execs else None
         self._cache = cache
+        self._makes_plain_execs = cache is None and not measures_execs
         self._token = object()
 
     # execs ----------------------------------------------------------------------------------------------
     def new_exec(self) -> Exec | None:
         """An exec for whoever instantiates it; None where that takes more, and `make_exec` is to do it."""
-        if self._cache is not None or self.exec_bytes is not None:
+        if not self._makes_plain_execs:
             return None
         made = Exec(self.driver)
         self._execs.append(made)
         return made
+
+    def drop_exec(self, made: Exec) -> None:
+        """A new one was not needed, and not instantiated."""
+        self._execs.remove(made)
 
     def make_exec(
         self, segment: HasGraph, nodes: tuple[int, ...] = (), kinds: tuple[int, ...] = ()
@@ -114,8 +119,7 @@ class Holdings:
         """Destroy everything once the last replay is done with it. Returns what could not be destroyed."""
         notes: list[str] = []
         if os.getpid() == self._pid and not sys.is_finalizing() and (self.graphs or self._execs):
-            execs = sum(one.handle != 0 for one in self._execs)  # the graph of a segment without nodes has none
-            left = f"destroying {execs} execs and {len(self.graphs)} graphs"
+            left = f"destroying {len(self._execs)} execs and {len(self.graphs)} graphs"
             attempt(notes, left, lambda: self._destroy(notes))
         self.forget()
         self.steps.clear()

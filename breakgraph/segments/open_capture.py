@@ -340,7 +340,7 @@ class Capture(Owner):
         error.add_note(explain(error, f"{recorder.here}{named}", recorder.lost, invalidated=recorder.invalidated))
 
     def _warn(self, recorder: Recorder) -> None:
-        if not recorder.nodes:
+        if not recorder.has_nodes:
             warn(
                 f"the capture of {self.graph!r} recorded no work at all: what the forward did was on another stream,"
                 " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays"

@@ -90,7 +90,6 @@ class Recorder:
         self.phase = _BETWEEN
         self.valid_rows = valid_rows
         self.context_published = current_forward() is not None
-        self.nodes = 0
         footprint = holdings.footprint
         assert footprint is not None  # until the holdings are released
         self._holdings = holdings
@@ -116,6 +115,11 @@ class Recorder:
         """The step being recorded, for messages."""
         return f"segment {self.sides.segment}"
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether any was recorded so far."""
+        return any(isinstance(step, Segment) and step.nodes for step in self._holdings.steps)
+
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
         self.phase = _SEGMENT
@@ -131,27 +135,29 @@ class Recorder:
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
         driver, holdings, sides, stream = self._driver, self._holdings, self.sides, self._stream
+        arena = holdings.arena
         if self._watch is not None:
             self._watch.stop()
         try:
-            made, nodes = holdings.new_exec(), None
+            made = holdings.new_exec()
+            nodes: tuple[int, ...] | None = None
             while (ended := self._end(stream, holdings.graphs, made, nodes)) is None:
                 with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
                     nodes = sides.join()
             nodes, kinds = ended
             self.phase = _BETWEEN
-            used = holdings.arena.end_segment()
+            used = arena.end_segment()
             if _ALLOCATION in kinds:
                 self._refuse_allocations(kinds)
-            if not nodes:
+            if made is not None and not nodes:
+                holdings.drop_exec(made)
                 made = None
             segment = Segment(sides.segment, holdings.graphs[-1], kinds, sides.joined, sides.streams, used, made)
             if nodes and made is None:
                 segment.give_exec(holdings.make_exec(segment, nodes, kinds), holdings.make_own_exec)
             holdings.steps.append(segment)
-            self.nodes += segment.nodes
             if self._options.execute:
-                backlog, short = holdings.arena.backlog, segment.is_short
+                backlog, short = arena.backlog, segment.is_short
                 if short:
                     backlog.make_room(segment.entries, stream)
                 segment.launch(stream, driver.graph_launch_yielding)
