@@ -205,8 +205,8 @@ MUTATIONS = (
         15,
         "the context is replaced when none was published",
         "segments/arguments.py",
-        "            if self._context is not None and leaf is self._context:\n",
-        "            if leaf is self._context:\n",
+        "            if context is not None and leaf is context:\n",
+        "            if leaf is context:\n",
         ("tests/test_context_padding.py::test_nothing_published_nothing_replaced",),
     ),
     Mutation(

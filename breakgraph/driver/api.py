@@ -13,7 +13,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.quick import Claim, Round, Sequence, Tally
+from breakgraph.driver.quick import Claim, Ending, Round, Sequence, Tally
 
 __all__ = [
     "CaptureInfo",
@@ -296,6 +296,9 @@ class Driver(Protocol):
 
     def round(self, context: int, event: int, claim: Claim, tally: Tally) -> Round:
         """A sequence with the claim and the marks around it; `portable.Round`."""
+
+    def ending(self) -> Ending:
+        """All that ends a capture, in one call; `portable.Ending`."""
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from breakgraph.driver.api import (
 from breakgraph.driver.cuda_nodes import NodeCalls, edges_of
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.quick import Claim, Round, Sequence, Tally
+from breakgraph.driver.quick import Claim, Ending, Round, Sequence, Tally
 from breakgraph.driver.results import SIMULATE, call, initialize, integer, newest, ready
 from breakgraph.errors import DriverNotFound
 
@@ -254,6 +254,20 @@ class CudaDriver(NodeCalls):
             calls.event_query,
             calls.thread_exchange_stream_capture_mode,
             int(CaptureMode.RELAXED),
+        )
+
+    def ending(self) -> Ending:
+        calls = self._entries
+        return Ending(
+            calls.thread_exchange_stream_capture_mode,
+            calls.stream_get_capture_info,
+            calls.graph_get_nodes,
+            calls.graph_get_edges,
+            calls.stream_end_capture,
+            calls.graph_node_get_type,
+            calls.graph_instantiate,
+            int(CaptureMode.RELAXED),
+            int(_ACTIVE),
         )
 
     # memory: plain, stream-ordered, host, virtual -------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What replay does thousands of times a second, in Python: the twins of what ``native/`` has in C.
+"""What replay and capture do thousands of times a second, in Python: the twins of what ``native/`` has in C.
 
 A driver call through the bindings gives up the interpreter lock, and gets it back a whole switch interval later where
 another Python thread is busy (5 ms; DRIVER_FACTS). These calls keep it, so they are for what never waits long.
@@ -15,7 +15,7 @@ from functools import partial
 from operator import index
 from typing import Any, TypeAlias
 
-__all__ = ["Call", "Claim", "Room", "Round", "Sequence", "Tally", "Usual", "detour"]
+__all__ = ["Call", "Claim", "Ending", "Room", "Round", "Sequence", "Tally", "Usual", "detour"]
 
 Reference: TypeAlias = weakref.ref[Any]
 
@@ -495,6 +495,74 @@ class Usual:
         if done and (self._waiting or not self._round.is_at_home()):
             self._settle()
         return done
+
+
+class Ending:
+    """The end of a capture: its graph, and the exec of that, under the relaxed mode of the calling thread.
+
+    Parameters
+    ----------
+    exchange_mode, get_info, get_nodes, get_edges, end_capture, get_type, instantiate
+        The driver's calls. A capture's info begins with status, id, graph and dependencies; what is said of edges, with
+        the nodes that they leave.
+    relaxed
+        The mode in which the calls harm no capture that is open elsewhere.
+    active
+        The status of a capture that has not been given up.
+    """
+
+    def __init__(
+        self,
+        exchange_mode: Callable[[Any], Any],
+        get_info: Callable[[int], tuple[Any, ...]],
+        get_nodes: Callable[[int], tuple[int, ...]],
+        get_edges: Callable[[int], tuple[Any, ...]],
+        end_capture: Callable[[int], int],
+        get_type: Callable[[int], int],
+        instantiate: Callable[[int, int], int],
+        relaxed: Any,
+        active: int,
+    ) -> None:
+        self._exchange_mode, self._relaxed, self._active = exchange_mode, relaxed, active
+        self._get_info, self._get_nodes, self._get_edges = get_info, get_nodes, get_edges
+        self._end_capture, self._get_type, self._instantiate = end_capture, get_type, instantiate
+
+    def run(
+        self, stream: int, graphs: list[int], made: Any, nodes: tuple[int, ...] | None = None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """End the capture on ``stream``. None, and it goes on, where some work is not joined to the stream.
+
+        Whoever has joined all work gives the ``nodes``, and nothing is asked. The graph is appended to ``graphs``; if
+        it has nodes, it is instantiated as the ``handle`` of ``made``, unless that is None. Each belongs to whoever has
+        the object, from the moment it exists. Returns the nodes and their types.
+        """
+        before = self._exchange_mode(self._relaxed)
+        try:
+            if nodes is None and (nodes := self._joined_nodes(stream)) is None:
+                return None
+            graphs.append(self._end_capture(stream))
+            kinds = tuple(map(self._get_type, nodes))
+            if made is not None and nodes:
+                made.handle = self._instantiate(graphs[-1], 0)
+            return nodes, kinds
+        finally:
+            try:
+                self._exchange_mode(before)
+            except BaseException as error:  # a thread left relaxed would harm later captures: once more
+                self._exchange_mode(before)
+                if not isinstance(error, Exception):
+                    raise
+
+    def _joined_nodes(self, stream: int) -> tuple[int, ...] | None:
+        """The nodes captured so far, if the stream's next one comes after all of them."""
+        status, _, graph, heads, *_ = self._get_info(stream)
+        if status != self._active:
+            return ()  # whoever ends it is told so
+        nodes = self._get_nodes(graph)
+        if nodes == heads:  # as of one kernel on the origin
+            return nodes
+        behind = {*heads, *self._get_edges(graph)[0]}
+        return nodes if behind.issuperset(nodes) else None
 
 
 def detour(function: Callable[..., Any], other: Callable[..., Any], when: set[Any]) -> Callable[..., Any]:

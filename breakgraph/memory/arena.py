@@ -223,22 +223,24 @@ class Arena:
     # segments (C28) -------------------------------------------------------------------------------------
     def begin_segment(self, forks: Forks) -> None:
         """A segment is open: what dies from now on may still be in use on a fork."""
+        blocks, footprint = self._blocks, self._footprint
         with self._lock:
-            if self._blocks.dead:
+            if blocks.dead:
                 self._collect()
             self._forks = forks
-            self._blocks.begin_segment()
-            if self._footprint is not None:
-                self._footprint.begin_segment()
+            blocks.in_segment = True
+            if footprint is not None:
+                footprint.in_segment = True
 
     def end_segment(self) -> SegmentUse:
         """The segment has ended, and with it every fork. Returns what it asked for."""
+        blocks, footprint = self._blocks, self._footprint
         with self._lock:
-            if self._blocks.dead:
+            if blocks.dead:
                 self._collect()
             self._forks = None
-            self._blocks.end_segment()
-            return self._footprint.end_segment() if self._footprint else SegmentUse(0, 0)
+            blocks.end_segment()
+            return footprint.end_segment() if footprint is not None else SegmentUse(0, 0)
 
     # turns (C25) ----------------------------------------------------------------------------------------
     def acquire(self, owner: Owner, stream: int) -> None:

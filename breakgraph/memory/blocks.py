@@ -51,10 +51,17 @@ class Blocks:
     Where no free span is large enough, free pages from anywhere may be shown as one by mapping them a second time
     (`second_mapping`). All is derived from the live blocks, and is derived anew where an interrupt has
     broken into a change.
+
+    Attributes
+    ----------
+    dead
+        Generations of blocks whose owners have died: destructors append, on any thread and at any point.
+    in_segment
+        Whether a segment is open; set when one begins, and `end_segment` ends it.
     """
 
     def __init__(self) -> None:
-        self.dead: deque[int] = deque()  # generations; destructors append, on any thread and at any point
+        self.dead: deque[int] = deque()
         self.used = 0
         self.peak = 0
         self._pages: list[Span] = []  # by address, without gaps
@@ -64,7 +71,7 @@ class Blocks:
         self._free = FreeList()
         self._within = FreeList()
         self._withheld: list[Span] = []
-        self._in_segment = False
+        self.in_segment = False
         self._sound = True
 
     def new_generation(self) -> int:
@@ -174,7 +181,7 @@ class Blocks:
                 if info is not None:
                     del self._by_ptr[bisect_right(self._by_ptr, (info.ptr, info.generation)) - 1]
                     self.used -= info.nbytes
-                    if self._in_segment:
+                    if self.in_segment:
                         self._withheld += info.spans
                     else:
                         for span in info.spans:
@@ -189,9 +196,6 @@ class Blocks:
         """Whether a block waits for the join."""
         return bool(self._withheld) or not self._sound
 
-    def begin_segment(self) -> None:
-        self._in_segment = True
-
     def join(self) -> None:
         """All work captured so far is ordered before what the origin does next."""
         with self:
@@ -201,12 +205,12 @@ class Blocks:
 
     def end_segment(self) -> None:
         """Segments run one after another, so whatever died in this one may serve everyone."""
-        if self.withheld or self._within:
+        if self._withheld or self._within or not self._sound:
             with self:
                 for span in (*self._withheld, *self._within):
                     self._free.give(*span)
-                self._withheld, self._within, self._in_segment = [], FreeList(), False
-        self._in_segment = False
+                self._withheld, self._within, self.in_segment = [], FreeList(), False
+        self.in_segment = False
 
     # interrupts -----------------------------------------------------------------------------------------
     def __enter__(self) -> None:
@@ -228,7 +232,7 @@ class Blocks:
             for span in info.spans:
                 gaps.cut(*span)
         self._within = FreeList()
-        self._free, self._withheld = (FreeList(), [Span(*gap) for gap in gaps]) if self._in_segment else (gaps, [])
+        self._free, self._withheld = (FreeList(), [Span(*gap) for gap in gaps]) if self.in_segment else (gaps, [])
 
 
 def fewest(pages: list[Span], size: int) -> tuple[Span, ...]:

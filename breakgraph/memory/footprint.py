@@ -40,6 +40,8 @@ class Footprint:
         What each segment ended so far asked for.
     history
         When its blocks were made and taken back, in that order. What is taken back later has outlived the capture.
+    in_segment
+        Whether what comes next counts for a segment; `end_segment` ends it.
     """
 
     def __init__(self, label: str = "") -> None:
@@ -47,8 +49,7 @@ class Footprint:
         self.label = label
         self.segments: list[SegmentUse] = []
         self.history: list[BlockEvent] = []
-        self._in_segment = False
-        self._step = -1
+        self.in_segment = False
         self._open = _NOTHING
         self._blocks: dict[int, int] = {}  # address: bytes, the most at that address
         self._spans: list[tuple[int, int]] | None = None
@@ -62,15 +63,15 @@ class Footprint:
         """The capture's turn on its arena has come."""
         self.capture = next(_captures)
 
-    def begin_segment(self) -> None:
-        """What comes next counts for a segment."""
-        self._in_segment = True
-        self._step += 1
+    @property
+    def _step(self) -> int:
+        """The step that is being recorded; -1 before the first."""
+        return 2 * len(self.segments) - (not self.in_segment)
 
     def note(self, block: BlockInfo) -> None:
         """A block was made for this capture, by a segment or for the result of a break."""
         self.history.append((self._step, block, True))
-        if self._in_segment:
+        if self.in_segment:
             self._open = SegmentUse(self._open.allocations + 1, self._open.nbytes + block.nbytes)
         for ptr, nbytes in block.spans:
             self._blocks[ptr] = max(nbytes, self._blocks.get(ptr, 0))
@@ -83,8 +84,9 @@ class Footprint:
 
     def end_segment(self) -> SegmentUse:
         """Close the account of a segment; what comes next counts for the break after it."""
-        ended, self._open, self._in_segment = self._open, _NOTHING, False
-        self._step += 1
+        ended = self._open
+        self._open = _NOTHING
+        self.in_segment = False
         self.segments.append(ended)
         return ended
 

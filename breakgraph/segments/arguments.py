@@ -41,62 +41,73 @@ class Arguments:
     and everything else is frozen and listed.
     """
 
-    __slots__ = ("_args", "_context", "_context_at_top", "_kwargs", "_ownership", "frozen", "uses_context")
+    __slots__ = ("_args", "_context_at_top", "_kwargs", "_ownership", "frozen", "uses_context")
 
-    def __init__(
-        self,
+    def __init__(self) -> None:
+        """None at all."""
+        self.uses_context = False
+        self._context_at_top = True  # of the arguments, wherever it occurs: not in a container
+        self._ownership: Ownership | None = None  # without arguments there is nothing to own
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: dict[str, Any] = {}
+        self.frozen: tuple[Frozen, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
         function: Callable[..., object],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
         ownership: Ownership,
         context: object | None,
-    ) -> None:
-        self.uses_context = False
-        self._context_at_top = True  # of the arguments, wherever it occurs: not in a container
-        self._ownership = ownership
-        self._context: object | None = context
-        self._args: tuple[Any, ...] = ()
-        self._kwargs: dict[str, Any] = {}
-        self.frozen: tuple[Frozen, ...] = ()
-        if args or kwargs:
-            self._hold(function, args, kwargs, context)
-        self._context = None  # the capture's own is not the graph's to keep alive
+    ) -> Arguments:
+        """The arguments of a call; the capture's own ``context`` is not the graph's to keep alive."""
+        if not args and not kwargs:
+            return _NONE
+        made = cls()
+        made._hold(function, args, kwargs, ownership, context)
+        return made
 
     def _hold(
-        self, function: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any], context: object | None
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        ownership: Ownership,
+        context: object | None,
     ) -> None:
+        self._ownership = ownership
         frozen: list[Frozen] = []
         held = []
-        for name, value in bind_names(function, args, kwargs):
-            frozen_leaves: list[object] = []
+        name = ""
+
+        def is_leaf(node: object) -> bool:
+            return (context is not None and node is context) or self._is_leaf(node)
+
+        def hold(leaf: Any) -> Any:
+            if context is not None and leaf is context:
+                self.uses_context, self._context_at_top = True, False
+                return _LIVE_CONTEXT
+            if isinstance(leaf, (Cell, np.ndarray)):
+                return leaf
+            if ownership.is_array(leaf):
+                return ownership.hold(leaf)
+            frozen.append(Frozen(name, leaf))
+            return leaf
+
+        for name, value in bind_names(function, args, kwargs):  # noqa: B007 - hold() reads the name
             if context is not None and value is context:
                 self.uses_context = True
                 held.append(_LIVE_CONTEXT)
-                continue
-            held.append(tree.rebuild(value, self._holder(frozen_leaves), is_leaf=self._is_leaf, origins={}))
-            frozen.extend(Frozen(name, leaf) for leaf in frozen_leaves)
+            else:
+                held.append(tree.rebuild(value, hold, is_leaf=is_leaf, origins={}))
         self._args = tuple(held[: len(args)])
         self._kwargs = dict(zip(kwargs, held[len(args) :], strict=True))
         self.frozen = tuple(frozen)
 
     def _is_leaf(self, node: object) -> bool:
-        is_context = self._context is not None and node is self._context
-        return is_context or isinstance(node, Cell) or self._ownership.is_array(node)
-
-    def _holder(self, frozen: list[object]) -> Callable[[Any], Any]:
-        def hold(leaf: Any) -> Any:
-            if self._context is not None and leaf is self._context:
-                self.uses_context, self._context_at_top = True, False
-                return _LIVE_CONTEXT
-            if isinstance(leaf, (Cell, np.ndarray)):
-                return leaf
-            if self._ownership.is_array(leaf):
-                return self._ownership.hold(leaf)
-            frozen.append(leaf)
-            return leaf
-
-        return hold
+        return isinstance(node, Cell) or (self._ownership is not None and self._ownership.is_array(node))
 
     def bind(self, function: Callable[..., object]) -> Callable[[], object]:
         """``function`` with its arguments: bound once, but for the forward context of the replay under way."""
@@ -129,6 +140,9 @@ class Arguments:
             bound.apply_defaults()
             found = {**bound.arguments, **self._kwargs}
         return [found[name] for name in names if name in found]
+
+
+_NONE = Arguments()  # of every call without any: nothing changes them once they are made
 
 
 def bind_names(

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -36,7 +37,7 @@ class BreakPoint:
     rows: bool = True
     keeps: bool = False
 
-    @property
+    @cached_property
     def name(self) -> str:
         return _name(self.function)
 

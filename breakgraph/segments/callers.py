@@ -42,16 +42,23 @@ def is_program(frame: FrameType) -> bool:
 
 def caller() -> FrameType:
     """The frame of the nearest caller outside the package."""
-    frame = sys._getframe(2)  # whoever asks is of the package
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:  # each break asks
-        frame = frame.f_back
-    return frame
+    return _outside(sys._getframe(2))  # whoever asks is of the package
 
 
 def site(frame: FrameType | None = None) -> str:
     """``file:line`` that a frame runs, by default that of the nearest caller outside the package."""
-    frame = frame or caller()
+    if frame is None:
+        frame = sys._getframe(2)  # whoever asks is of the package
+        if frame.f_code.co_filename.startswith(_PACKAGE):  # a break is called from outside, and each one asks
+            frame = _outside(frame)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _outside(frame: FrameType) -> FrameType:
+    """The nearest frame that is none of the package's, this one or one that called it."""
+    while in_package(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def program(frame: FrameType | None) -> Iterator[FrameType]:

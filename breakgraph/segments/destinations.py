@@ -18,7 +18,7 @@ from breakgraph.frameworks.base import Array, Framework
 from breakgraph.memory import Arena, Cell, Landing, is_registered, plan_copy, tree
 from breakgraph.segments.landing import Place, direct_landing
 
-__all__ = ["INFER", "IN_PLACE", "NO_WRITEBACK", "Claims", "Destination", "Landed", "Ownership"]
+__all__ = ["HANDED_ON", "INFER", "IN_PLACE", "NO_WRITEBACK", "WRITTEN", "Claims", "Destination", "Landed", "Ownership"]
 
 
 class Destination(enum.Enum):
@@ -84,6 +84,10 @@ class Landed(NamedTuple):
             if self.landing.value == rule.value:
                 return repr(rule)
         return type(self.kept).__name__
+
+
+HANDED_ON = Landed(Landing.NO_WRITEBACK)  #: of a result that goes nowhere
+WRITTEN = Landed(Landing.IN_PLACE)  #: of a function that has written what it names to nobody
 
 
 class Ownership:

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Protocol
 
 from breakgraph.driver import Driver
-from breakgraph.driver.api import EdgeData, NodeType
+from breakgraph.driver.api import EdgeData
 from breakgraph.errors import ExecUpdateRefused
 
 __all__ = ["Exec", "ExecCache", "HasGraph", "Launch", "SharedExec", "Topology", "topology"]
 
 #: What segments have in common that may share an exec: the types of the nodes, and the edges between them by place.
-Topology = tuple[tuple[NodeType, ...], tuple[tuple[int, int, EdgeData], ...]]
+Topology = tuple[tuple[int, ...], tuple[tuple[int, int, EdgeData], ...]]
 
 
 #: `Driver.graph_launch`, or the one that lets other threads run meanwhile.
@@ -201,7 +201,7 @@ def _key(driver: Driver, context: int, kind: Topology) -> _Key:
     return driver, driver.ctx_get_id(context), kind
 
 
-def topology(driver: Driver, graph: int, nodes: tuple[int, ...], kinds: tuple[NodeType, ...]) -> Topology:
+def topology(driver: Driver, graph: int, nodes: tuple[int, ...], kinds: tuple[int, ...]) -> Topology:
     """The topology of a graph whose nodes, and their types, are known."""
     place = {node: at for at, node in enumerate(nodes)}
     return kinds, tuple(sorted((place[tail], place[head], data) for tail, head, data in driver.graph_get_edges(graph)))

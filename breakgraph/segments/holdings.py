@@ -16,7 +16,7 @@ from breakgraph.errors import BreakgraphWarning
 from breakgraph.memory import Arena, Footprint
 from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.aux_streams import AuxStreams
-from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, Topology
+from breakgraph.segments.execs import Exec, ExecCache, HasGraph, SharedExec, topology
 from breakgraph.segments.steps import Step
 
 __all__ = ["Holdings"]
@@ -55,18 +55,33 @@ class Holdings:
         self.strays: list[tuple[str, int]] = []  # see `SideStreams`
         self.exec_bytes = 0 if measures_execs else None
         self._cache = cache
+        self._makes_plain_execs = cache is None and not measures_execs
         self._token = object()
 
     # execs ----------------------------------------------------------------------------------------------
-    @property
-    def shares_execs(self) -> bool:
-        """Whether the capture was given an `ExecCache`."""
-        return self._cache is not None
+    def new_exec(self) -> Exec | None:
+        """An exec for whoever instantiates it; None where that takes more, and `make_exec` is to do it."""
+        if not self._makes_plain_execs:
+            return None
+        made = Exec(self.driver)
+        self._execs.append(made)
+        return made
 
-    def make_exec(self, segment: HasGraph, kind: Topology | None = None) -> Exec | SharedExec:
-        """An exec for a segment: one that the cache has for its topology, or a new one."""
+    def drop_exec(self, made: Exec) -> None:
+        """A new one was not needed, and not instantiated."""
+        self._execs.remove(made)
+
+    def make_exec(
+        self, segment: HasGraph, nodes: tuple[int, ...] = (), kinds: tuple[int, ...] = ()
+    ) -> Exec | SharedExec:
+        """An exec for a segment: one that the cache has for its topology, or a new one, as without ``nodes``."""
+        with drivers.relaxed(self.driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+            return self._make_exec(segment, nodes, kinds)
+
+    def _make_exec(self, segment: HasGraph, nodes: tuple[int, ...], kinds: tuple[int, ...]) -> Exec | SharedExec:
         driver, cache = self.driver, self._cache
-        if cache is not None and kind is not None:
+        if cache is not None and nodes:
+            kind = topology(driver, segment.graph, nodes, kinds)
             found = cache.find(driver, self.context, kind, segment, self._token, self._execs)
             if found is not None:
                 return self._own(found)
@@ -81,8 +96,7 @@ class Holdings:
 
     def make_own_exec(self, segment: HasGraph, instead: Exec | SharedExec) -> Exec | SharedExec:
         """An exec for a segment alone, in place of one that cannot be given its parameters."""
-        with drivers.relaxed(self.driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-            made = self.make_exec(segment)
+        made = self.make_exec(segment)
         self._execs.remove(instead)
         if (destroy := instead.let_go(self._token)) is not None:
             destroy()

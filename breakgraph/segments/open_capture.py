@@ -86,8 +86,9 @@ class Capture(Owner):
     def selects(self, tag: str | None) -> bool:
         """Whether a break point with ``tag`` splits the forward here and now (C9, C20)."""
         recorder = self._recorder
-        in_segment = recorder is not None and recorder.phase is _SEGMENT
-        return in_segment and (self._break_on is None or tag in self._break_on)
+        if recorder is None or recorder.phase is not _SEGMENT:
+            return False
+        return self._break_on is None or tag in self._break_on
 
     def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
         """Run a break point as a break. Whatever it raises has lost a part of the forward (C6)."""
@@ -339,7 +340,7 @@ class Capture(Owner):
         error.add_note(explain(error, f"{recorder.here}{named}", recorder.lost, invalidated=recorder.invalidated))
 
     def _warn(self, recorder: Recorder) -> None:
-        if not recorder.nodes:
+        if not recorder.has_nodes:
             warn(
                 f"the capture of {self.graph!r} recorded no work at all: what the forward did was on another stream,"
                 " on the host, or all in breaks (C10). Work must be on bg.current_stream(), on the driver's arrays"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from breakgraph.errors import (
     DriverError,
     NotCopyable,
 )
-from breakgraph.frameworks import Array, Framework
+from breakgraph.frameworks import Framework
 from breakgraph.memory import Cell, Landing, plan_copy, tree
 from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
@@ -26,9 +28,17 @@ from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
 from breakgraph.segments.callers import warn
 from breakgraph.segments.context import current_forward
-from breakgraph.segments.destinations import INFER, NO_WRITEBACK, Claims, Destination, Landed, Ownership
+from breakgraph.segments.destinations import (
+    HANDED_ON,
+    INFER,
+    NO_WRITEBACK,
+    WRITTEN,
+    Claims,
+    Destination,
+    Landed,
+    Ownership,
+)
 from breakgraph.segments.escapes import Escape, Escapes
-from breakgraph.segments.execs import topology
 from breakgraph.segments.explain import meaning
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.line_watch import LineWatch, LostAt
@@ -39,7 +49,6 @@ from breakgraph.segments.steps import Break, Segment
 
 __all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
 
-T = TypeVar("T")
 FrozenPolicy = Literal["allow", "warn", "refuse"]
 
 
@@ -81,19 +90,19 @@ class Recorder:
         self.phase = _BETWEEN
         self.valid_rows = valid_rows
         self.context_published = current_forward() is not None
-        self.nodes = 0
         footprint = holdings.footprint
         assert footprint is not None  # until the holdings are released
         self._holdings = holdings
         self._driver = holdings.driver
+        self._end = holdings.driver.ending().run
         self._frameworks = tuple(frameworks)
-        self._allocating = tuple(one for one in self._frameworks if _has_outside_scope(one))
+        self._outside = tuple(one.outside_scope for one in self._frameworks if _has_outside_scope(one))
         self._stream = stream
         self._options = options
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
         self._claims = Claims(self._ownership)
         self._breaks = 0
-        self.sides = SideStreams(self._driver, stream, holdings.aux, debug=options.debug)
+        self.sides = SideStreams(self._driver, stream, holdings.aux, self._frameworks, debug=options.debug)
         self.outputs = Outputs(holdings, self._ownership, self.sides, stream)
         self._watch: LineWatch | None = None
         if options.debug:
@@ -106,10 +115,16 @@ class Recorder:
         """The step being recorded, for messages."""
         return f"segment {self.sides.segment}"
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether any was recorded so far."""
+        return any(isinstance(step, Segment) and step.nodes for step in self._holdings.steps)
+
     def begin_segment(self) -> None:
         self._driver.stream_begin_capture(self._stream, self._options.mode)
         self.phase = _SEGMENT
-        self._holdings.arena.begin_segment(self.sides.begin())
+        self.sides.begin()
+        self._holdings.arena.begin_segment(self.sides.forks)
         self._holdings.aux.fork(self._stream)
         if self._watch is not None:
             self._watch.start()
@@ -120,37 +135,41 @@ class Recorder:
         Raises the driver's error, naming the segment, where the capture was invalidated.
         """
         driver, holdings, sides, stream = self._driver, self._holdings, self.sides, self._stream
+        arena = holdings.arena
         if self._watch is not None:
             self._watch.stop()
         try:
-            with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
-                nodes = sides.join()
-                holdings.graphs.append(driver.stream_end_capture(stream))
-                graph = holdings.graphs[-1]
-                self.phase = _BETWEEN
-                used = holdings.arena.end_segment()
-                kinds = tuple(map(driver.graph_node_get_type, nodes))
-                if _ALLOCATION in kinds:
-                    self._refuse_allocations(kinds)
-                segment = Segment(sides.segment, graph, kinds, sides.take_joined(), sides.streams, used)
-                if nodes:
-                    kind = topology(driver, graph, nodes, kinds) if holdings.shares_execs else None
-                    segment.give_exec(holdings.make_exec(segment, kind), holdings.make_own_exec)
+            made = holdings.new_exec()
+            nodes: tuple[int, ...] | None = None
+            while (ended := self._end(stream, holdings.graphs, made, nodes)) is None:
+                with drivers.relaxed(driver):  # a capture elsewhere, in global mode, must not be harmed (C8)
+                    nodes = sides.join()
+            nodes, kinds = ended
+            self.phase = _BETWEEN
+            used = arena.end_segment()
+            if _ALLOCATION in kinds:
+                self._refuse_allocations(kinds)
+            if made is not None and not nodes:
+                holdings.drop_exec(made)
+                made = None
+            segment = Segment(sides.segment, holdings.graphs[-1], kinds, sides.joined, sides.streams, used, made)
+            if nodes and made is None:
+                segment.give_exec(holdings.make_exec(segment, nodes, kinds), holdings.make_own_exec)
             holdings.steps.append(segment)
-            self.nodes += segment.nodes
             if self._options.execute:
-                if segment.is_short:
-                    holdings.arena.backlog.make_room(segment.entries, stream)
+                backlog, short = arena.backlog, segment.is_short
+                if short:
+                    backlog.make_room(segment.entries, stream)
                 segment.launch(stream, driver.graph_launch_yielding)
-                if not segment.is_short:
-                    holdings.arena.backlog.add(segment.entries)
+                if not short:
+                    backlog.add(segment.entries)
         except DriverError as error:
             error.where = error.where or self.here
             raise
 
     def check_whole(self) -> None:
         """Segments are one more than breaks (C2); anything else means that a step was lost."""
-        segments = sum(isinstance(step, Segment) for step in self._holdings.steps)
+        segments = [*map(type, self._holdings.steps)].count(Segment)
         if segments != self._breaks + 1:
             raise CaptureFailed(
                 f"{segments} segments were recorded around {self._breaks} breaks", why="a step was lost (C2)"
@@ -161,7 +180,7 @@ class Recorder:
         self._holdings.strays = self.sides.strays
         return Replay(self._holdings, self._frameworks, needs_context=self.context_published)
 
-    def _refuse_allocations(self, kinds: tuple[NodeType, ...]) -> None:
+    def _refuse_allocations(self, kinds: tuple[int, ...]) -> None:
         left = kinds.count(NodeType.MEM_ALLOC) - kinds.count(NodeType.MEM_FREE)
         if left > 0:
             raise CaptureFailed(
@@ -228,7 +247,8 @@ class Recorder:
         except BaseException as error:
             self._tell(error, f"break {self._named(point)}, called at {site}")
             raise
-        recorded.scrub(self._driver, self.valid_rows, self._stream)
+        if self.valid_rows is not None:
+            recorded.scrub(self._driver, self.valid_rows, self._stream)
         self._holdings.steps.append(recorded)
         self._breaks += 1
         self.phase = _BETWEEN
@@ -236,55 +256,71 @@ class Recorder:
         return value
 
     def _run(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> tuple[Any, Break]:
-        destination = point.destination(kwargs)
-        kwargs = point.with_destination(kwargs, destination)
+        destination = point.dst
+        if point.out is not None:
+            destination = point.destination(kwargs)
+            kwargs = point.with_destination(kwargs, destination)
         context = current_forward()
         if context is not None:
             self.context_published = True
-        arguments = Arguments(point.function, args, kwargs, ownership=self._ownership, context=context)
-        self._apply_frozen_policy(point, arguments.frozen)
+        arguments = Arguments.of(point.function, args, kwargs, ownership=self._ownership, context=context)
+        if arguments.frozen:
+            self._apply_frozen_policy(point, arguments.frozen)
         if not isinstance(destination, Destination):
             self._claims.claim(destination, self._named(point))
-        self.sides.check_break([framework.current_stream() for framework in self._frameworks])
-        self.sides.check_outside()
+        self.sides.check_break()
         self.end_segment()
         self.phase = _BREAK
-        aux, stream = self._holdings.aux, self._stream
-        aux.follow(stream)
+        self._holdings.aux.follow(self._stream)
         if self._options.barrier is not None:
             self._options.barrier()
-        escapes = Escapes(self._driver) if self._options.debug and not point.keeps else None
-
-        def eagerly() -> tuple[Any, Landed]:
-            result = (point.stub or point.function)(*args, **kwargs)
-            if escapes is not None:
-                escapes.returned(result)
-            aux.lead(stream)
-            if destination is INFER and result is not None:
-                return self._land_inferred(result, self._named(point))
-            return self._land(point, destination, result, arguments)
-
-        def watched() -> tuple[Any, Landed]:
-            assert escapes is not None
-            with escapes.watching(self._frameworks):
-                return eagerly()
-
-        # The result goes with the call, before a segment is open: its end may free memory on this very stream.
-        value, landed = self._outside(eagerly if escapes is None else watched)
+        if self._watch is None:
+            value, landed = self._eagerly(self._outside, point, destination, args, kwargs, arguments)
+        else:
+            value, landed = self._watched(point, destination, args, kwargs, arguments)
         if landed.handed_on:
             self._apply_frozen_policy(point, map(Frozen, landed.handed_on, landed.handed_on.values()))
+        return value, Break(self._breaks, point, site, arguments, landed)
+
+    def _eagerly(
+        self,
+        scopes: tuple[Callable[[], AbstractContextManager[object]], ...],
+        point: BreakPoint,
+        destination: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: Arguments,
+        escapes: Escapes | None = None,
+    ) -> tuple[Any, Landed]:
+        """Call the function and land its result, in scopes in which libraries allocate as before the capture.
+
+        The result goes with this call, before a segment is open: its end may free memory on this very stream.
+        """
+        if scopes:
+            with scopes[0]():
+                return self._eagerly(scopes[1:], point, destination, args, kwargs, arguments, escapes)
+        result = (point.stub or point.function)(*args, **kwargs)
+        if escapes is not None:
+            escapes.returned(result)
+        self._holdings.aux.lead(self._stream)
+        if destination is INFER and result is not None:
+            return self._land_inferred(result, self._named(point))
+        return self._land(point, destination, result, arguments)
+
+    def _watched(
+        self, point: BreakPoint, destination: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
+    ) -> tuple[Any, Landed]:
+        """`_eagerly` with ``debug``: what the function keeps of its allocations is told, unless it may keep them."""
+        scopes, escapes = self._outside, None
+        if not point.keeps:
+            escapes = Escapes(self._driver)
+            scopes = (*scopes, partial(escapes.watching, self._frameworks))
+        landed = self._eagerly(scopes, point, destination, args, kwargs, arguments, escapes)
         if escapes is not None:
             self._tell_escapes(self._named(point), escapes.left())
         if self._holdings.addresses is not None:
             self._holdings.addresses.note_function(point.function)
-        return value, Break(self._breaks, point, site, arguments, landed)
-
-    def _outside(self, work: Callable[[], T], depth: int = 0) -> T:
-        """Do what is part of no segment: there each library allocates as it did before the capture."""
-        if depth == len(self._allocating):
-            return work()
-        with self._allocating[depth].outside_scope():
-            return self._outside(work, depth + 1)
+        return landed
 
     def _named(self, point: BreakPoint) -> str:
         """The break being recorded, for messages."""
@@ -304,17 +340,17 @@ class Recorder:
 
         Returns what the forward goes on with, which is not kept, and what replay needs.
         """
-        if isinstance(destination, Destination) and result is not None:
-            # Segments bake the addresses of what is handed on, so it stays allocated, whatever its values.
-            held = tree.rebuild(result, self._ownership.hold, is_leaf=self._ownership.is_array)
-            self._holdings.kept.append(held)
-        if destination is NO_WRITEBACK:
-            return result, Landed(Landing.NO_WRITEBACK)
         if isinstance(destination, Destination):
-            written: tuple[Array, ...] = ()
+            if result is not None:
+                # Segments bake the addresses of what is handed on, so it stays allocated, whatever its values.
+                held = tree.rebuild(result, self._ownership.hold, is_leaf=self._ownership.is_array)
+                self._holdings.kept.append(held)
+            if destination is NO_WRITEBACK:
+                return result, HANDED_ON
             if point.writes:
                 written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
-            return result, Landed(Landing.BARE if point is BARE else Landing.IN_PLACE, targets=written)
+                return result, Landed(Landing.IN_PLACE, targets=written)
+            return result, Landed(Landing.BARE) if point is BARE else WRITTEN
         kept, origins = self._ownership.snapshot(destination)
         targets = tuple(self._ownership.targets(kept))
         writes = point.out is not None

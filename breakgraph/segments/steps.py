@@ -54,16 +54,13 @@ class Segment:
     streams
         Handles of the streams that were seen to take part, the origin first. The driver does not list them: one on
         which nothing was allocated is seen only as a branch of the graph.
-    allocations, allocated
-        How many blocks it asked its arena for, and their bytes; one that is handed on counts each time.
     """
 
     __slots__ = (
         "__weakref__",
         "_exec",
         "_make_own",
-        "allocated",
-        "allocations",
+        "_used",
         "calls_host",
         "entries",
         "graph",
@@ -79,28 +76,40 @@ class Segment:
         self,
         index: int,
         graph: int,
-        kinds: Collection[NodeType],
+        kinds: Collection[int],
         joined: int,
         streams: tuple[int, ...],
         used: SegmentUse,
+        made: Exec | SharedExec | None = None,
     ) -> None:
         self.index = index
         self.graph = graph
-        self.nodes = len(kinds)
-        self.calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
-        self.entries = self.nodes if _NESTED.isdisjoint(kinds) else max(self.nodes, _UNKNOWN)
-        self.is_short = self.entries <= HALF
-        self.keeps_lock = self.is_short and not self.calls_host
+        self.nodes = self.entries = len(kinds)
+        self.calls_host = calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
+        if calls_host and not _NESTED.isdisjoint(kinds):
+            self.entries = max(self.nodes, _UNKNOWN)
+        self.is_short = is_short = self.entries <= HALF
+        self.keeps_lock = is_short and not calls_host
         self.joined = joined
         self.streams = streams
-        self.allocations, self.allocated = used
-        self._exec: Exec | SharedExec | None = None
+        self._used = used
+        self._exec = made
         self._make_own: Callable[[HasGraph, Exec | SharedExec], Exec | SharedExec] | None = None
 
     @property
     def exec(self) -> int:
         """Handle of the ``CUgraphExec``; 0 for a segment without nodes, which is never launched (C23)."""
         return self._exec.handle if self._exec else 0
+
+    @property
+    def allocations(self) -> int:
+        """How many blocks it asked its arena for; one that is handed on counts each time."""
+        return self._used.allocations
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of those blocks."""
+        return self._used.nbytes
 
     @property
     def shared(self) -> bool:
@@ -110,7 +119,7 @@ class Segment:
     def give_exec(
         self, made: Exec | SharedExec, make_own: Callable[[HasGraph, Exec | SharedExec], Exec | SharedExec]
     ) -> None:
-        """Take an exec; ``make_own`` makes one in its place, for when a shared one cannot be given the parameters."""
+        """Take one that may be shared; ``make_own`` makes one in its place, for when it cannot take the parameters."""
         self._exec, self._make_own = made, make_own
 
     def launch(self, stream: int, launch: Launch) -> None:
@@ -120,7 +129,7 @@ class Segment:
         try:
             self._exec.launch(self, stream, launch)
         except ExecUpdateRefused:
-            assert self._make_own is not None  # comes with the exec
+            assert self._make_own is not None  # comes with one that is shared
             self._exec = self._make_own(self, self._exec)
             self._exec.launch(self, stream, launch)
 
@@ -141,12 +150,8 @@ class Break:
         Its place among the breaks, the function's name, the tag by which ``break_on`` selects it.
     site
         ``file:line`` of the call.
-    frozen
-        What stays as it was at capture: arguments that are no arrays, plain values in the result.
     keeps
         Whether it was declared to keep arrays that it makes.
-    landing
-        Which branch of `copy_output` its result took.
     """
 
     __slots__ = (
@@ -154,10 +159,8 @@ class Break:
         "_function",
         "_landed",
         "_rows",
-        "frozen",
         "index",
         "keeps",
-        "landing",
         "name",
         "site",
         "tag",
@@ -176,14 +179,21 @@ class Break:
         self.name = point.name
         self.tag = point.tag
         self.site = site
-        self.frozen = arguments.frozen
-        if landed.handed_on:
-            self.frozen += tuple(map(Frozen, landed.handed_on, landed.handed_on.values()))
-        self.landing: Landing = landed.landing
         self._function = point.function
         self._arguments = arguments
         self._landed = landed
         self._rows = point.rows
+
+    @property
+    def frozen(self) -> tuple[Frozen, ...]:
+        """What stays as it was at capture: arguments that are no arrays, plain values in the result."""
+        handed_on = self._landed.handed_on
+        return (*self._arguments.frozen, *map(Frozen, handed_on, handed_on.values()))
+
+    @property
+    def landing(self) -> Landing:
+        """Which branch of `copy_output` its result took."""
+        return self._landed.landing
 
     @property
     def lands(self) -> bool:

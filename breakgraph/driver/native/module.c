@@ -6,7 +6,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_native", 
 PyMODINIT_FUNC PyInit__native(void)
 {
     static PyTypeObject *types[] = {&CallType, &SequenceType, &ClaimType, &TallyType,
-                                    &RoomType, &RoundType, &UsualType, &DetourType};
+                                    &RoomType, &RoundType, &UsualType, &EndingType,
+                                    &DetourType};
     PyObject *made = PyModule_Create(&module);
     stream_name = PyUnicode_InternFromString("stream");
     if (made == NULL || stream_name == NULL || !usual_names())

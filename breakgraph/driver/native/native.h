@@ -1,5 +1,5 @@
 /* What replay does thousands of times a second, in C: driver calls that keep the interpreter lock, a loop of launches
- * and Python calls, the claim and the marks around it, and a function's detour. portable.py has the same in Python;
+ * and Python calls, the claim and the marks around it, and a function's detour; and the end of a capture. portable.py has the same in Python;
  * quick.py chooses.
  *
  * Nothing here knows CUDA. A driver call is an address that takes up to eight machine words and answers an int, which
@@ -97,6 +97,6 @@ int round_run(Round *self, Sequence *sequence, PyObject *stream, PyObject *owner
 /* usual.c: what has to be true of a usual replay, asked in one go, and then its round. */
 int usual_names(void);
 
-extern PyTypeObject CallType, SequenceType, ClaimType, TallyType, RoomType, RoundType, UsualType, DetourType;
+extern PyTypeObject CallType, SequenceType, ClaimType, TallyType, RoomType, RoundType, UsualType, EndingType, DetourType;
 
 #endif

@@ -9,9 +9,9 @@ from typing import Any, SupportsInt
 
 import numpy as np
 
-from breakgraph.driver.api import STREAM_LEGACY, CaptureMode, HasStream, NodeType
+from breakgraph.driver.api import STREAM_LEGACY, CaptureMode, CaptureStatus, HasStream, NodeType
 from breakgraph.driver.owned import Stream
-from breakgraph.driver.portable import Claim, Round, Sequence, Tally
+from breakgraph.driver.portable import Claim, Ending, Round, Sequence, Tally
 from breakgraph.driver.region import Region
 from breakgraph.driver.sim.call import call, call_names
 from breakgraph.driver.sim.context_calls import ContextCalls
@@ -103,6 +103,20 @@ class SimDriver(ContextCalls, StreamCalls, GraphCalls, NodeCalls, MemoryCalls, C
             self.event_query,
             self.thread_exchange_stream_capture_mode,
             CaptureMode.RELAXED,
+        )
+
+    def ending(self) -> Ending:
+        """All that ends a capture, in one call."""
+        return Ending(
+            self.thread_exchange_stream_capture_mode,
+            self.stream_get_capture_info,
+            self.graph_get_nodes,
+            lambda graph: ([edge.tail for edge in self.graph_get_edges(graph)],),
+            self.stream_end_capture,
+            self.graph_node_get_type,
+            self.graph_instantiate,
+            CaptureMode.RELAXED,
+            CaptureStatus.ACTIVE,
         )
 
     def resolve_stream(self, handle: int) -> int:

@@ -79,7 +79,7 @@ def eager_pass(
         at = AtBreak(arguments(point.function, args, kwargs))
         seen.breaks.append(at)
         context = current_forward()
-        at.frozen = Arguments(point.function, args, kwargs, ownership=ownership, context=context).frozen
+        at.frozen = Arguments.of(point.function, args, kwargs, ownership=ownership, context=context).frozen
         result = point.call_plainly(args, kwargs)
         at.after = arguments(point.function, args, kwargs)
         at.result = device.read(result, _result(len(seen.breaks) - 1, point.name), plain=True)
