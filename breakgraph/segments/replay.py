@@ -101,14 +101,15 @@ class Replay:
             if marks:
                 before, after = _marked(step, place, marks)
             if isinstance(step, Break):
-                made.make_room(step.enqueues(aux, rows=rows), before, after)
+                if (entries := step.enqueues(aux, rows=rows)) or marks:
+                    made.make_room(entries, before, after)
                 made.add(step.prepare(driver, aux, place, rows=rows, around=around), step)
             elif step.keeps_lock:
                 made.make_room(step.entries, before, after)
-                if step.shared:
-                    made.add(step.launching(place, driver.graph_launch), step)
-                elif graph_exec := step.exec:
+                if graph_exec := step.own_exec:
                     made.launch(graph_exec, step)
+                elif step.shared:
+                    made.add(step.launching(place, driver.graph_launch), step)
             else:
                 made.make_room(0, before, after)
                 made.add_without_lock(step.launching(place, driver.graph_launch_yielding), step, step.entries)

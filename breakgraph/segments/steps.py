@@ -102,6 +102,12 @@ class Segment:
         return self._exec.handle if self._exec else 0
 
     @property
+    def own_exec(self) -> int:
+        """The same handle where no other segment shares it, so that a launch needs no more; else 0."""
+        made = self._exec
+        return made.handle if made is not None and not made.shared else 0
+
+    @property
     def allocations(self) -> int:
         """How many blocks it asked its arena for; one that is handed on counts each time."""
         return self._used.allocations
@@ -203,7 +209,9 @@ class Break:
     def enqueues(self, aux: AuxStreams, *, rows: bool) -> int:
         """How many driver calls a replay makes for it on one stream, beside what the function itself does there."""
         landed, handles = self._landed, aux.handles
-        writes = len(landed.targets) * (landed.copies + (rows and self._rows)) if landed.targets else 0
+        if not landed.targets and not handles:
+            return 0
+        writes = len(landed.targets) * (landed.copies + (rows and self._rows))
         return writes + 1 + len(handles) if handles else writes
 
     @property
@@ -225,12 +233,11 @@ class Break:
         called with the break, its function and the arguments, in place of the function.
         """
         function = self._arguments.bind(self._function if around is None else partial(around, self, self._function))
-        land = self._landed.landing_at(place)
-        scrub = [row_scrubber(driver, array) for array in self._landed.targets] if rows and self._rows else ()
-        if land is None and not scrub and not aux.handles:
-            return function
-        if land is not None and not scrub and not aux.handles:
-            return lambda: land(function())
+        landed = self._landed
+        land = landed.landing_at(place) if landed.copies else None
+        scrub = [row_scrubber(driver, array) for array in landed.targets] if rows and self._rows else ()
+        if not scrub and not aux.handles:
+            return function if land is None else lambda: land(function())
 
         def call() -> None:
             aux.follow(place.stream)

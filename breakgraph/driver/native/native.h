@@ -51,7 +51,8 @@ int as_word(PyObject *given, uint64_t *word);
 /* sequence.c: launches, and Python calls between them. */
 typedef struct {
     uint64_t exec; /* 0: nothing to launch */
-    PyObject *call; /* after it; NULL: nothing to call */
+    PyObject *call;            /* after it; NULL: nothing to call */
+    vectorcallfunc vectorcall; /* what its type calls it by, if it has such a thing */
 } Pair;
 
 typedef struct {

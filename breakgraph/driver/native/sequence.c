@@ -20,7 +20,8 @@ PyObject *Sequence_run(Sequence *self, PyObject *stream_object)
             }
         }
         if (pair->call != NULL) {
-            PyObject *result = PyObject_CallNoArgs(pair->call);
+            PyObject *result = pair->vectorcall != NULL ? pair->vectorcall(pair->call, NULL, 0, NULL)
+                                                        : PyObject_CallNoArgs(pair->call);
             if (result == NULL) {
                 self->at = 2 * at + 1;
                 return NULL;
@@ -60,7 +61,10 @@ static PyObject *Sequence_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         }
         if (!PyArg_ParseTuple(pair, "OO", &graph_exec, &call) || !as_word(graph_exec, &self->pairs[self->count].exec))
             goto failed;
-        self->pairs[self->count].call = call == Py_None ? NULL : Py_NewRef(call);
+        if (call != Py_None) {
+            self->pairs[self->count].call = Py_NewRef(call);
+            self->pairs[self->count].vectorcall = PyVectorcall_Function(call);
+        }
     }
     Py_DECREF(pairs);
     return (PyObject *)self;
