@@ -280,8 +280,8 @@ MUTATIONS = (
         24,
         "an aux stream is not forked again after a break",
         "segments/recorder.py",
-        "        self._holdings.aux.fork(self._stream)\n",
-        "        self._holdings.aux.fork(self._stream) if not self._breaks else None\n",
+        "            self._aux.fork(self._stream)\n",
+        "            self._aux.fork(self._stream) if not self._breaks else None\n",
         ("tests/streams/test_aux_streams.py",),
     ),
     Mutation(
@@ -470,6 +470,14 @@ MUTATIONS = (
         "        if not graph.is_replayed_by(self):  # another thread has reset it meanwhile\n",
         "        if not graph:\n",
         ("tests/replay/test_changed_meanwhile.py::test_a_replay_that_waited_runs_what_the_graph_holds_by_then",),
+    ),
+    Mutation(
+        48,
+        "a capture is ended though a fork is open",
+        "driver/portable.py",
+        "return nodes if behind.issuperset(nodes) else None",
+        "return nodes",
+        ("tests/test_endings.py::test_where_work_is_not_joined_nothing_is_ended",),
     ),
 )
 

@@ -212,6 +212,22 @@ def test_an_interrupt_on_its_way_goes_on(twin: ModuleType) -> None:
     assert (graphs, made.handle, calls.mode) == ([GRAPH], 0, THREAD_LOCAL)
 
 
+def test_an_interrupt_while_the_mode_is_given_back_leaves_no_thread_relaxed(twin: ModuleType) -> None:
+    calls, graphs, made = one_kernel(), list[int](), Made()
+    exchange_mode = calls.exchange_mode
+
+    def interrupted(mode: int) -> int:
+        if mode == THREAD_LOCAL and calls.log[-1] != BACK:
+            calls.log.append(BACK)
+            raise KeyboardInterrupt
+        return exchange_mode(mode)
+
+    calls.exchange_mode = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        calls.ending(twin).run(STREAM, graphs, made)
+    assert (graphs, made.handle, calls.mode) == ([GRAPH], EXEC, THREAD_LOCAL)
+
+
 def test_an_ending_keeps_no_memory(twin: ModuleType) -> None:
     for calls in (one_kernel(), chain(), open_fork()):
         ending = calls.ending(twin)

@@ -3,7 +3,8 @@
 Proves for both: a call passes its words and gives back its answer, a result code becomes the exception that the caller
 made for it, other threads do not run during a call; a sequence launches and calls in order and stops where something is
 raised, telling where; a room counts, and calls before where it would be too much; a detour is its function, until the
-set has something in it; none of it keeps memory. Claims and rounds: test_rounds.py; usual replays: test_usual.py.
+set has something in it; none of it keeps memory. Claims and rounds: test_rounds.py; usual replays: test_usual.py; ends
+of captures: test_endings.py.
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ class Recorder:
         self._options = options
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
         self._claims = Claims(self._ownership)
+        self._aux = holdings.aux if holdings.aux.handles else None  # where there are any to order
         self._breaks = 0
         self.sides = SideStreams(self._driver, stream, holdings.aux, self._frameworks, debug=options.debug)
         self.outputs = Outputs(holdings, self._ownership, self.sides, stream)
@@ -125,7 +126,8 @@ class Recorder:
         self.phase = _SEGMENT
         self.sides.begin()
         self._holdings.arena.begin_segment(self.sides.forks)
-        self._holdings.aux.fork(self._stream)
+        if self._aux is not None:
+            self._aux.fork(self._stream)
         if self._watch is not None:
             self._watch.start()
 
@@ -271,7 +273,8 @@ class Recorder:
         self.sides.check_break()
         self.end_segment()
         self.phase = _BREAK
-        self._holdings.aux.follow(self._stream)
+        if self._aux is not None:
+            self._aux.follow(self._stream)
         if self._options.barrier is not None:
             self._options.barrier()
         if self._watch is None:
@@ -302,7 +305,8 @@ class Recorder:
         result = (point.stub or point.function)(*args, **kwargs)
         if escapes is not None:
             escapes.returned(result)
-        self._holdings.aux.lead(self._stream)
+        if self._aux is not None:
+            self._aux.lead(self._stream)
         if destination is INFER and result is not None:
             return self._land_inferred(result, self._named(point))
         return self._land(point, destination, result, arguments)

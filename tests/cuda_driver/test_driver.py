@@ -18,6 +18,7 @@ from breakgraph.driver.cuda import CudaDriver
 from breakgraph.driver.entries import Entries
 from breakgraph.driver.results import snake
 from breakgraph.driver.sim import SimDriver
+from breakgraph.errors import DriverError
 
 from .simulated_bindings import simulated_bindings
 from .surface import SOURCES, asked_by
@@ -162,6 +163,43 @@ def test_setting_the_dependencies_joins_a_fork(
     first, *_ = driver.graph_get_nodes(graph)
     assert {(edge.tail, edge.head) for edge in found} == {(first, leaf) for leaf in leaves}
     assert all(edge.data == EdgeData() for edge in found)
+
+
+@pytest.mark.parametrize("version", [12020, 13000])
+def test_all_that_ends_a_capture_is_done_in_one_call_unless_a_fork_is_open(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    class Made:
+        handle = 0
+
+    sim, graphs, made = SimDriver(), list[int](), Made()
+    monkeypatch.setattr(sim, "driver_get_version", lambda: version)
+    driver = CudaDriver(simulated_bindings(sim, version // 1000))
+    driver.ensure_context()
+    stream, side, event, ptr = (
+        driver.stream_create(),
+        driver.stream_create(),
+        driver.event_create(),
+        driver.mem_alloc(16),
+    )
+    driver.stream_begin_capture(stream, CaptureMode.THREAD_LOCAL)
+    driver.memset_d8_async(ptr, 1, 16, stream)
+    driver.memset_d8_async(ptr, 2, 16, stream)
+    driver.event_record(event, stream)
+    driver.stream_wait_event(side, event)
+    driver.memset_d8_async(ptr, 3, 16, side)
+    ending = driver.ending()
+    assert ending.run(stream, graphs, made) is None
+    assert driver.stream_is_capturing(stream) is CaptureStatus.ACTIVE
+    driver.event_record(event, side)
+    driver.stream_wait_event(stream, event)
+    nodes, kinds = ending.run(stream, graphs, made) or ((), ())
+    assert (nodes, kinds) == (driver.graph_get_nodes(graphs[0]), (NodeType.MEMSET,) * 3)
+    driver.graph_launch(made.handle, stream)
+    driver.stream_synchronize(stream)
+    assert sim.thread_capture_mode is CaptureMode.GLOBAL
+    with pytest.raises(DriverError, match="stream_end_capture answered CUDA_ERROR_ILLEGAL_STATE"):
+        ending.run(stream, graphs, made)
 
 
 def test_a_graph_without_nodes_has_none_and_no_edges(driver: CudaDriver) -> None:
