@@ -14,7 +14,7 @@ from breakgraph.driver.here import here
 from breakgraph.driver.quick import detour
 from breakgraph.errors import BreakgraphError
 from breakgraph.memory import Cell, copy_output
-from breakgraph.segments.callers import site
+from breakgraph.segments.callers import call_site
 from breakgraph.segments.collector import open_captures
 from breakgraph.segments.destinations import IN_PLACE, INFER, Destination
 
@@ -151,7 +151,7 @@ def break_point(
             capture = here.capture
             if capture is None or not capture.selects(tag):
                 return point.call_plainly(args, kwargs)
-            return capture.record(point, args, kwargs, site())
+            return capture.record(point, args, kwargs, call_site())
 
         if not point.is_plain:
             return call
@@ -188,14 +188,14 @@ def break_here(fn: Callable[..., Any], dst: Any, /, *args: Any, **kwargs: Any) -
     capture = here.capture
     if capture is None or not capture.selects(None):
         return point.call_plainly(args, kwargs)
-    return capture.record(point, args, kwargs, site())
+    return capture.record(point, args, kwargs, call_site())
 
 
 def break_graph() -> None:
     """A bare break: end the segment and begin the next. Outside a capture it does nothing."""
     capture = here.capture
     if capture is not None and capture.selects(None):
-        capture.record(BARE, (), {}, site())
+        capture.record(BARE, (), {}, call_site())
 
 
 def _nothing() -> None:

@@ -7,13 +7,28 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
+from typing import TypeAlias
 
 import numpy as np
 
 from breakgraph.errors import BreakgraphWarning
 
-__all__ = ["caller", "in_driver", "in_package", "is_program", "program", "site", "warn"]
+__all__ = [
+    "CallSite",
+    "call_site",
+    "caller",
+    "in_driver",
+    "in_package",
+    "is_program",
+    "program",
+    "site",
+    "told",
+    "warn",
+]
+
+#: A place in code: which instruction of it runs.
+CallSite: TypeAlias = tuple[CodeType, int]
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _DRIVER = _PACKAGE + "driver" + os.sep
@@ -48,10 +63,25 @@ def caller() -> FrameType:
 def site(frame: FrameType | None = None) -> str:
     """``file:line`` that a frame runs, by default that of the nearest caller outside the package."""
     if frame is None:
-        frame = sys._getframe(2)  # whoever asks is of the package
-        if frame.f_code.co_filename.startswith(_PACKAGE):  # a break is called from outside, and each one asks
-            frame = _outside(frame)
+        frame = _outside(sys._getframe(2))
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def call_site() -> CallSite:
+    """Where the nearest caller outside the package is. To find the line takes long, and maybe nobody asks for it."""
+    frame = sys._getframe(2)  # whoever asks is of the package
+    code = frame.f_code
+    if code.co_filename.startswith(_PACKAGE):
+        frame = _outside(frame)
+        code = frame.f_code
+    return code, frame.f_lasti
+
+
+def told(where: CallSite) -> str:
+    """``file:line`` of a place."""
+    code, at = where
+    line = next((line for start, end, line in code.co_lines() if start <= at < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
 def _outside(frame: FrameType) -> FrameType:

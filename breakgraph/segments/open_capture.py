@@ -21,7 +21,7 @@ from breakgraph.memory import Arena, Footprint, default_arena
 from breakgraph.memory.turn import Owner
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
-from breakgraph.segments.callers import site, warn
+from breakgraph.segments.callers import CallSite, site, warn
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.execs import ExecCache
 from breakgraph.segments.explain import elsewhere, explain
@@ -90,11 +90,11 @@ class Capture(Owner):
             return False
         return self._break_on is None or tag in self._break_on
 
-    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
+    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], where: CallSite) -> Any:
         """Run a break point as a break. Whatever it raises has lost a part of the forward (C6)."""
         assert self._recorder is not None  # selects() was true
         try:
-            return self._recorder.record(point, args, kwargs, site)
+            return self._recorder.record(point, args, kwargs, where)
         except BaseException as error:
             self._lose(error)
             raise

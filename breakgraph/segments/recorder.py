@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from breakgraph.segments.addresses import AddressBook
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BARE, BreakPoint
-from breakgraph.segments.callers import warn
+from breakgraph.segments.callers import CallSite, told, warn
 from breakgraph.segments.context import current_forward
 from breakgraph.segments.destinations import (
     HANDED_ON,
@@ -50,6 +50,9 @@ from breakgraph.segments.steps import Break, Segment
 __all__ = ["FrozenPolicy", "Options", "Phase", "Recorder"]
 
 FrozenPolicy = Literal["allow", "warn", "refuse"]
+
+
+_Scope: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
 class Phase(enum.Enum):
@@ -96,7 +99,7 @@ class Recorder:
         self._driver = holdings.driver
         self._end = holdings.driver.ending().run
         self._frameworks = tuple(frameworks)
-        self._outside = tuple(one.outside_scope for one in self._frameworks if _has_outside_scope(one))
+        self._outside = _together(*(one.outside_scope for one in self._frameworks if _has_outside_scope(one)))
         self._stream = stream
         self._options = options
         self._ownership = Ownership(self._driver, holdings.arena, footprint.capture)
@@ -239,15 +242,15 @@ class Recorder:
             self.sides.note(stream)
 
     # breaks ---------------------------------------------------------------------------------------------
-    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
+    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], where: CallSite) -> Any:
         """End the segment, run the break eagerly, land its result, begin the next segment.
 
         Returns what the forward goes on with. What is raised on the way names the break and its call.
         """
         try:
-            value, recorded = self._run(point, args, kwargs, site)
+            value, recorded = self._run(point, args, kwargs, where)
         except BaseException as error:
-            self._tell(error, f"break {self._named(point)}, called at {site}")
+            self._tell(error, f"break {self._named(point)}, called at {told(where)}")
             raise
         if self.valid_rows is not None:
             recorded.scrub(self._driver, self.valid_rows, self._stream)
@@ -257,7 +260,9 @@ class Recorder:
         self.begin_segment()
         return value
 
-    def _run(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> tuple[Any, Break]:
+    def _run(
+        self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], where: CallSite
+    ) -> tuple[Any, Break]:
         destination = point.dst
         if point.out is not None:
             destination = point.destination(kwargs)
@@ -283,11 +288,11 @@ class Recorder:
             value, landed = self._watched(point, destination, args, kwargs, arguments)
         if landed.handed_on:
             self._apply_frozen_policy(point, map(Frozen, landed.handed_on, landed.handed_on.values()))
-        return value, Break(self._breaks, point, site, arguments, landed)
+        return value, Break(self._breaks, point, where, arguments, landed)
 
     def _eagerly(
         self,
-        scopes: tuple[Callable[[], AbstractContextManager[object]], ...],
+        outside: _Scope,
         point: BreakPoint,
         destination: Any,
         args: tuple[Any, ...],
@@ -295,31 +300,29 @@ class Recorder:
         arguments: Arguments,
         escapes: Escapes | None = None,
     ) -> tuple[Any, Landed]:
-        """Call the function and land its result, in scopes in which libraries allocate as before the capture.
+        """Call the function and land its result, in a scope in which libraries allocate as before the capture.
 
         The result goes with this call, before a segment is open: its end may free memory on this very stream.
         """
-        if scopes:
-            with scopes[0]():
-                return self._eagerly(scopes[1:], point, destination, args, kwargs, arguments, escapes)
-        result = (point.stub or point.function)(*args, **kwargs)
-        if escapes is not None:
-            escapes.returned(result)
-        if self._aux is not None:
-            self._aux.lead(self._stream)
-        if destination is INFER and result is not None:
-            return self._land_inferred(result, self._named(point))
-        return self._land(point, destination, result, arguments)
+        with outside():
+            result = (point.stub or point.function)(*args, **kwargs)
+            if escapes is not None:
+                escapes.returned(result)
+            if self._aux is not None:
+                self._aux.lead(self._stream)
+            if destination is INFER and result is not None:
+                return self._land_inferred(result, self._named(point))
+            return self._land(point, destination, result, arguments)
 
     def _watched(
         self, point: BreakPoint, destination: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
     ) -> tuple[Any, Landed]:
         """`_eagerly` with ``debug``: what the function keeps of its allocations is told, unless it may keep them."""
-        scopes, escapes = self._outside, None
+        outside, escapes = self._outside, None
         if not point.keeps:
             escapes = Escapes(self._driver)
-            scopes = (*scopes, partial(escapes.watching, self._frameworks))
-        landed = self._eagerly(scopes, point, destination, args, kwargs, arguments, escapes)
+            outside = _together(outside, partial(escapes.watching, self._frameworks))
+        landed = self._eagerly(outside, point, destination, args, kwargs, arguments, escapes)
         if escapes is not None:
             self._tell_escapes(self._named(point), escapes.left())
         if self._holdings.addresses is not None:
@@ -410,6 +413,21 @@ class Recorder:
                     remedy="pass it as an array or through bg.active_forward, or capture with frozen='allow'",
                 )
             warn(what)
+
+
+def _together(*scopes: _Scope) -> _Scope:
+    """One scope in place of several, which are entered in this order."""
+    if len(scopes) == 1:
+        return scopes[0]
+
+    @contextmanager
+    def all_of_them() -> Iterator[None]:
+        with ExitStack() as stack:
+            for one in scopes:
+                stack.enter_context(one())
+            yield
+
+    return all_of_them if scopes else nullcontext
 
 
 def _has_outside_scope(framework: Framework) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from breakgraph.driver.here import here
 from breakgraph.segments.break_points import BreakPoint
+from breakgraph.segments.callers import CallSite
 from breakgraph.segments.collector import pause_collector, resume_collector
 from breakgraph.segments.streams import eager_stream
 
@@ -39,7 +40,7 @@ class Rehearsal:
     def selects(self, tag: str | None) -> bool:
         return tag in self._tags and not self._in_break
 
-    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Any:
+    def record(self, point: BreakPoint, args: tuple[Any, ...], kwargs: dict[str, Any], where: CallSite) -> Any:
         self._in_break = True
         try:
             return self._call(point, args, kwargs)

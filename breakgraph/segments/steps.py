@@ -15,6 +15,7 @@ from breakgraph.memory.backlog import HALF
 from breakgraph.segments.arguments import Arguments, Frozen
 from breakgraph.segments.aux_streams import AuxStreams
 from breakgraph.segments.break_points import BreakPoint
+from breakgraph.segments.callers import CallSite, told
 from breakgraph.segments.destinations import Landed
 from breakgraph.segments.execs import Exec, HasGraph, Launch, SharedExec
 from breakgraph.segments.landing import Place
@@ -154,8 +155,6 @@ class Break:
     ----------
     index, name, tag
         Its place among the breaks, the function's name, the tag by which ``break_on`` selects it.
-    site
-        ``file:line`` of the call.
     keeps
         Whether it was declared to keep arrays that it makes.
     """
@@ -165,10 +164,10 @@ class Break:
         "_function",
         "_landed",
         "_rows",
+        "_where",
         "index",
         "keeps",
         "name",
-        "site",
         "tag",
     )
 
@@ -176,7 +175,7 @@ class Break:
         self,
         index: int,
         point: BreakPoint,
-        site: str,
+        where: CallSite,
         arguments: Arguments,
         landed: Landed,
     ) -> None:
@@ -184,7 +183,7 @@ class Break:
         self.keeps = point.keeps
         self.name = point.name
         self.tag = point.tag
-        self.site = site
+        self._where = where
         self._function = point.function
         self._arguments = arguments
         self._landed = landed
@@ -200,6 +199,11 @@ class Break:
     def landing(self) -> Landing:
         """Which branch of `copy_output` its result took."""
         return self._landed.landing
+
+    @property
+    def site(self) -> str:
+        """``file:line`` of the call."""
+        return told(self._where)
 
     @property
     def lands(self) -> bool:

@@ -12,7 +12,7 @@ from breakgraph.frameworks.base import Allocate, Array, Block, Framework
 from breakgraph.frameworks.contexts import refuse_other_than_primary
 from breakgraph.frameworks.cupy.arrays import import_cupy, region_of
 from breakgraph.frameworks.cupy.namespace import Namespace
-from breakgraph.frameworks.cupy.scopes import Scope, entered, segment
+from breakgraph.frameworks.cupy.scopes import Scope, entered, outside
 
 __all__ = ["CupyFramework"]
 
@@ -103,10 +103,7 @@ class CupyFramework(Framework):
             scope.end_segment()
 
     def outside_scope(self) -> AbstractContextManager[object]:
-        scope = segment()
-        assert scope is not None  # it is inside an allocator scope
-        scope.end_segment()
-        return entered(None)  # so that the scope's allocator goes to the one before; another one is slower to set
+        return outside  # the scope's allocator goes to the one before meanwhile; to set another takes longer
 
     def noted_scope(self, note: Callable[[Block], object]) -> AbstractContextManager[object]:
         cuda = self._cupy.cuda

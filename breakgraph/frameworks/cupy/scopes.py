@@ -8,7 +8,7 @@ from typing import Any
 
 from breakgraph.frameworks.base import Allocate, Block, Pushed
 
-__all__ = ["Scope", "entered", "segment"]
+__all__ = ["Scope", "entered", "outside", "segment"]
 
 
 class Scope:
@@ -46,9 +46,26 @@ def segment() -> Scope | None:
     return _open.scopes[-1] if _open.scopes else None
 
 
-def entered(scope: Scope | None) -> Pushed:
-    """Be in a segment of a scope, or in none, inside the block."""
+def entered(scope: Scope) -> Pushed:
+    """Be in a segment of a scope inside the block."""
     return Pushed(_open.scopes, scope)
+
+
+class _Outside:
+    """The scope of a break: in no segment, and nothing of the last one is kept."""
+
+    def __enter__(self) -> None:
+        scopes = _open.scopes
+        scope = scopes[-1]
+        assert scope is not None  # it is inside an allocator scope
+        scope.end_segment()
+        scopes.append(None)
+
+    def __exit__(self, *_: object) -> None:
+        _open.scopes.pop()
+
+
+outside = _Outside()  #: one for all breaks, which it knows nothing of
 
 
 class _Open(threading.local):
