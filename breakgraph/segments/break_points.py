@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -36,10 +35,10 @@ class BreakPoint:
     tag: str | None = None
     rows: bool = True
     keeps: bool = False
+    name: str = field(init=False)
 
-    @cached_property
-    def name(self) -> str:
-        return _name(self.function)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _name(self.function))  # once, though each capture asks for it
 
     @property
     def is_plain(self) -> bool:
@@ -198,6 +197,10 @@ def break_graph() -> None:
         capture.record(BARE, (), {}, call_site())
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def _nothing() -> None:
     return None
 
@@ -205,10 +208,6 @@ def _nothing() -> None:
 _nothing.__qualname__ = "break_graph"
 _AWAITED = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 BARE = BreakPoint(_nothing, IN_PLACE, rows=False)  #: what `break_graph` records
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _check_function(function: Callable[..., Any]) -> None:
