@@ -32,9 +32,9 @@ CALL = "call through a break point outside a capture"
 #: Functions and instructions of the library without its extension (Python 3.11 has the most), and driver calls.
 BOUNDS = {
     EACH_REPLAYED: (0.05, 25, 1.02),
-    REPLAY: (25, 600, 5),
-    EACH_CAPTURED: (95, 2000, 13.1),
-    CAPTURE: (150, 3400, 25),
+    REPLAY: (15, 450, 5),
+    EACH_CAPTURED: (60, 1400, 13.1),
+    CAPTURE: (170, 3900, 25),
     CALL: (1, 15, 0),
 }
 
