@@ -1,4 +1,4 @@
-"""The floor: `_floor.c`, built on the spot with the system's compiler and loaded."""
+"""The floors: `_floor.c`, built on the spot with the system's compiler and loaded; and what Python does at least."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 
 from benchmarks._peers import Missing
+from benchmarks._timing import Arm
 from breakgraph.errors import driver_error
 
-__all__ = ["launches"]
+__all__ = ["by_ctypes", "launches"]
 
 _SOURCE = Path(__file__).with_name("_floor.c")
 _COMPILERS = ("cc", "gcc", "clang")  # after $CC
@@ -39,6 +41,33 @@ class launches:  # noqa: N801 - called like a function: launches(execs, stream)
         if self._result.value:
             raise driver_error(self._result.value, "a C loop over cuGraphLaunch")
         return float(spent)
+
+
+def by_ctypes(execs: Sequence[int], stream: int, call: Callable[[], object], *, driver: str = _DRIVER) -> Arm:
+    """The least that Python does with no extension and with the interpreter lock kept: `ctypes.PyDLL`, and calls.
+
+    Each exec is launched once, and ``call`` is called between two of them. Raises `Missing` where there is no driver.
+    """
+    try:
+        launch = ctypes.PyDLL(driver).cuGraphLaunch
+    except OSError as problem:
+        raise Missing(f"ctypes has no driver to call: {problem}") from problem
+    *others, last = map(ctypes.c_void_p, execs)
+    on = ctypes.c_void_p(stream)
+
+    def run() -> float:
+        start = perf_counter_ns()
+        for graph_exec in others:
+            if launch(graph_exec, on):
+                break
+            call()
+        code = launch(last, on)
+        spent = perf_counter_ns() - start
+        if code:  # of a context that an earlier one has broken, too
+            raise driver_error(code, "a loop over cuGraphLaunch by ctypes")
+        return spent
+
+    return run
 
 
 @functools.cache

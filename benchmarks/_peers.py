@@ -10,11 +10,24 @@ from typing import Any, TypeVar
 import breakgraph as bg
 from breakgraph import frameworks
 
-__all__ = ["BREAKABLE", "CUPY", "FLOOR", "TORCH", "Missing", "breakable", "cupy", "current_stream", "present", "torch"]
+__all__ = [
+    "BREAKABLE",
+    "CTYPES",
+    "CUPY",
+    "FLOOR",
+    "TORCH",
+    "Missing",
+    "breakable",
+    "cupy",
+    "current_stream",
+    "present",
+    "torch",
+]
 
 T = TypeVar("T")
 
 FLOOR = "C loop"
+CTYPES = "ctypes loop"  # the floor of what has no extension
 BREAKABLE = "breakable-cuda-graphs"
 TORCH = "torch.cuda.CUDAGraph"
 CUPY = "cupy.cuda.Graph"

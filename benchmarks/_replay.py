@@ -12,9 +12,9 @@ from functools import partial
 
 import breakgraph as bg
 from benchmarks import _floor, _peers
-from benchmarks._chains import MAKERS, Chain, wrong
+from benchmarks._chains import MAKERS, Chain, nothing, wrong
 from benchmarks._launchers import AS_INSTALLED, PLAIN, has_extension
-from benchmarks._peers import BREAKABLE, FLOOR, present
+from benchmarks._peers import BREAKABLE, CTYPES, FLOOR, present
 from benchmarks._report import Report
 from benchmarks._timing import Arm, Times, in_turn, ratio
 
@@ -54,6 +54,9 @@ def _compare(report: Report, chains: Mapping[str, Chain], segments: int, stream:
     waited: dict[str, Arm] = {**floor_of(report, chains, stream, wait=True)}
     for arm, chain in chains.items():
         called[arm], waited[arm] = chain.timed(), chain.timed(wait)
+    if FLOOR in called:
+        execs = [segment.exec for segment in chains[AS_INSTALLED].graph.segments]
+        called[CTYPES] = _floor.by_ctypes(execs, stream, nothing)
     times = in_turn(called, rounds, between=wait)
     report.compare(CALL, times, at=segments, of="segments")
     report.compare(WAITED, in_turn(waited, rounds, between=wait), at=segments, of="segments")
@@ -71,7 +74,12 @@ def floor_of(report: Report, chains: Mapping[str, Chain], stream: int, *, wait: 
 
 def _judge(report: Report, calls: Mapping[int, Mapping[str, Times]]) -> None:
     to_floor = _TO_FLOOR if has_extension() else _PLAIN_TO_FLOOR
-    bounded = ((AS_INSTALLED, FLOOR, to_floor), (PLAIN, FLOOR, _PLAIN_TO_FLOOR), (AS_INSTALLED, BREAKABLE, _TO_PEER))
+    bounded = (
+        (AS_INSTALLED, FLOOR, to_floor),
+        (PLAIN, FLOOR, _PLAIN_TO_FLOOR),
+        (CTYPES, FLOOR, None),
+        (AS_INSTALLED, BREAKABLE, _TO_PEER),
+    )
     for arm, to, bound in bounded:
         times = calls.get(SEGMENTS, {})
         if arm in times and to in times:
