@@ -87,7 +87,7 @@ class Segment:
         self.graph = graph
         self.nodes = self.entries = len(kinds)
         self.calls_host = calls_host = not _MAY_CALL_HOST.isdisjoint(kinds)
-        if calls_host and not _NESTED.isdisjoint(kinds):
+        if not _NESTED.isdisjoint(kinds):
             self.entries = max(self.nodes, _UNKNOWN)
         self.is_short = is_short = self.entries <= HALF
         self.keeps_lock = is_short and not calls_host

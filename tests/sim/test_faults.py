@@ -68,7 +68,7 @@ def test_a_sticky_code_given_to_a_call_does_not_lose_the_context(world: World) -
 
 def test_every_call_of_the_protocol_can_be_made_to_fail(world: World) -> None:
     conveniences = {"synchronize", "create_stream", "ensure_context", "resolve_stream", "finalize"}
-    conveniences |= {"graph_launch_yielding", "sequence", "round"}
+    conveniences |= {"graph_launch_yielding", "sequence", "round", "ending"}
     calls = {
         name
         for name, member in vars(Driver).items()
