@@ -109,10 +109,10 @@ class Replay:
                 if graph_exec := step.own_exec:
                     made.launch(graph_exec, step)
                 elif step.shared:
-                    made.add(step.launching(place, driver.graph_launch), step)
+                    made.add(step.launching(driver, place), step)
             else:
                 made.make_room(0, before, after)
-                made.add_without_lock(step.launching(place, driver.graph_launch_yielding), step, step.entries)
+                made.add_without_lock(step.launching(driver, place), step, step.entries)
                 made.make_room(0, after)
             for call in after:
                 made.add(call)

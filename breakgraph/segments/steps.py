@@ -140,9 +140,11 @@ class Segment:
             self._exec = self._make_own(self, self._exec)
             self._exec.launch(self, stream, launch)
 
-    def launching(self, place: Place, launch: Launch) -> Callable[[], object]:
-        """What launches it where ``place`` is."""
-        return lambda: self.launch(place.stream, launch)
+    def launching(self, driver: Driver, place: Place) -> Callable[[], object]:
+        """What a replay calls to launch it where ``place`` is, if `own_exec` is not all that there is to launch."""
+        if self.keeps_lock:
+            return lambda: self.launch(place.stream, driver.graph_launch)
+        return lambda: self.launch(place.stream, driver.graph_launch_yielding)
 
     def __repr__(self) -> str:
         return f"<Segment {self.index}: {self.nodes} nodes>"
