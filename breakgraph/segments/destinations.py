@@ -46,7 +46,7 @@ class Landed(NamedTuple):
     ``kept`` is the destination as the closure holds it, ``targets`` its arrays: those that replay writes.
     It is a copy, so that an entry rebound later is not written in place of the one that was baked; ``origins`` are
     the caller's containers, in which plain values are set. A function that writes its destination itself (``out=``)
-    may return None.
+    may return None. ``stale`` are arrays of a first result that was handed on, which no replay writes again.
     """
 
     landing: Landing
@@ -56,6 +56,7 @@ class Landed(NamedTuple):
     handed_on: Mapping[str, object] = _NONE
     origins: Mapping[int, Any] = _NONE
     targets: tuple[Array, ...] = ()
+    stale: tuple[Array, ...] = ()
 
     @property
     def copies(self) -> bool:
@@ -86,7 +87,7 @@ class Landed(NamedTuple):
         return type(self.kept).__name__
 
 
-HANDED_ON = Landed(Landing.NO_WRITEBACK)  #: of a result that goes nowhere
+HANDED_ON = Landed(Landing.NO_WRITEBACK)  #: of a function without a result, which would go nowhere
 WRITTEN = Landed(Landing.IN_PLACE)  #: of a function that has written what it names to nobody
 
 

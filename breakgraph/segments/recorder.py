@@ -348,12 +348,14 @@ class Recorder:
         Returns what the forward goes on with, which is not kept, and what replay needs.
         """
         if isinstance(destination, Destination):
+            held = None
             if result is not None:
                 # Segments bake the addresses of what is handed on, so it stays allocated, whatever its values.
                 held = tree.rebuild(result, self._ownership.hold, is_leaf=self._ownership.is_array)
                 self._holdings.kept.append(held)
             if destination is NO_WRITEBACK:
-                return result, HANDED_ON
+                stale = () if held is None else tuple(self._ownership.targets(held))
+                return result, Landed(Landing.NO_WRITEBACK, stale=stale) if stale else HANDED_ON
             if point.writes:
                 written = tuple(self._ownership.targets(arguments.named(point.writes, point.function)))
                 return result, Landed(Landing.IN_PLACE, targets=written)

@@ -230,6 +230,11 @@ class Break:
         """The arrays that a replay writes; of one in place those that were declared."""
         return self._landed.targets
 
+    @property
+    def stale(self) -> tuple[Array, ...]:
+        """Arrays of its first result that no replay writes again, since it was handed on (NO_WRITEBACK)."""
+        return self._landed.stale
+
     def prepare(
         self, driver: Driver, aux: AuxStreams, place: Place, *, rows: bool, around: Around | None = None
     ) -> Callable[[], object]:

@@ -231,6 +231,7 @@ class Graphs:
                     Ownership(driver, held.arena, footprint.capture),
                     size=inputs.size,
                     declared=declared,
+                    breaks=graph.breaks,
                 )
         except BreakgraphError as error:
             if begun:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from breakgraph.frameworks import Array, Framework
 from breakgraph.memory import Arena, Cell, is_registered, tree
 from breakgraph.segments.callers import warn
 from breakgraph.segments.destinations import Ownership
+from breakgraph.segments.steps import Break
 from breakgraph.service.declaration import Declaration
 
 __all__ = ["Results"]
@@ -29,6 +30,8 @@ class Results:
     ----------
     value
         What the function returned.
+    breaks
+        That its capture has recorded. A warning tells if one has handed an array on that is returned.
     size
         Rows that it was captured with; None where shapes are exact.
 
@@ -40,8 +43,11 @@ class Results:
         There is no device array in a value that is not None, or one of a type that only its own handler copies.
     """
 
-    def __init__(self, value: Any, ownership: Ownership, *, size: int | None, declared: Declaration) -> None:
+    def __init__(
+        self, value: Any, ownership: Ownership, *, size: int | None, declared: Declaration, breaks: Iterable[Break]
+    ) -> None:
         self._ownership, self._size, self._name = ownership, size, declared.name
+        self._stale = [(one, array) for one in breaks for array in one.stale]
         self._frozen = declared.options.get("frozen", "allow")
         self._found = False
         self._sliced: set[int] = set()  # ids of the arrays that have a row for each of the size
@@ -90,7 +96,9 @@ class Results:
         if framework is not None:
             self._found = True
             held = self._ownership.hold(array)
-            return _Output(framework, held, framework.view(held), id(array) in self._sliced)
+            region = framework.view(held)
+            self._warn_if_stale(region)
+            return _Output(framework, held, region, id(array) in self._sliced)
         if is_registered(leaf):
             raise NotCopyable(
                 f"{self._name} returned an object of type {type(leaf).__name__}",
@@ -100,6 +108,16 @@ class Results:
         if leaf is not None and self._frozen != "allow":
             self._tell_frozen(leaf)
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    def _warn_if_stale(self, region: Region) -> None:
+        for one, array in self._stale:
+            framework = self._ownership.framework(array)
+            if framework is not None and framework.view(array).overlaps(region):
+                warn(
+                    f"{self._name} returned what {one!r}, called at {one.site}, has handed on (NO_WRITEBACK): no replay"
+                    " writes it again, so every later call gets it as it is now. Mend: declare the break with"
+                    " dst=bg.INFER"
+                )
 
     def _tell_frozen(self, leaf: object) -> None:
         what = f"{self._name} returned {leaf!r:.80}, which every later call will get as it is now"

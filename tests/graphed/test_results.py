@@ -7,6 +7,7 @@ inputs; and that values of the host are refused, or stay as they were and are to
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -197,6 +198,27 @@ def test_values_beside_arrays_stay_as_they_were_or_are_told(driver: Any, xp: Any
         bg.graphed(lambda x: forward(x)[:3], frozen="warn")(zeros(xp))
     assert [warning.filename for warning in told] == [__file__], "the warning is about the caller's line"
     bg.graphed(lambda x: (x + 1, None), frozen="refuse")(zeros(xp))
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["all of it", "a part of it"])
+def test_a_result_that_no_replay_writes_again_is_told(driver: Any, xp: Any, part: bool) -> None:
+    """The break hands its first result on (NO_WRITEBACK), and the forward returns it, or a part of it."""
+
+    def forward(x: Any) -> Any:
+        y = bg.break_here(lambda a: a * 2, bg.NO_WRITEBACK, x + 1)
+        return x + 1, y[:1] if part else y
+
+    service = bg.graphed(forward)
+    with pytest.warns(BreakgraphWarning, match=r"returned what <Break 0 .*NO_WRITEBACK.*dst=bg.INFER") as told:
+        service(zeros(xp))
+    assert [warning.filename for warning in told] == [__file__], "the warning is about the caller's line"
+
+
+def test_a_result_that_segments_make_of_what_was_handed_on_is_not_told(driver: Any, xp: Any) -> None:
+    service = bg.graphed(lambda x: bg.break_here(lambda a: a * 2, bg.NO_WRITEBACK, x + 1) * 0 + x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert holds(service(zeros(xp)), 0)
 
 
 def test_lists_and_mappings_beside_arrays_are_the_callers_own(driver: Any, xp: Any) -> None:
