@@ -42,11 +42,15 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
             "replay of 65 one-kernel segments and 64 breaks that do nothing / a C loop that launches the same graphs",
         ),
         Figure("replay, the call, 65 segments: breakgraph, no extension/C loop", "the same without the C extension"),
+        Figure(
+            "replay, the call, 65 segments: ctypes loop/C loop", "what a loop of `ctypes` calls and breaks takes alone"
+        ),
         Figure("replay, the call, 65 segments: breakgraph/breakable-cuda-graphs", f"the same / {_PEER}"),
         Figure(
             "99th percentile beside 2 busy threads/quiet median: breakgraph",
             "the same beside two Python threads that compute, 99th percentile / the median without them",
         ),
+        Figure("99th percentile beside 2 busy threads/quiet median: C loop", "the C loop beside them"),
         Figure(
             "break whose result lands/bare copy in a loop",
             "landing a break's result of 4 KiB in its destination / one `cuMemcpyDtoDAsync`",

@@ -91,3 +91,25 @@ def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     _floor._opened.cache_clear()
     with pytest.raises(Missing, match="no C compiler to build the C loop with"):
         _floor.launches([1], stream=0, driver="another.so")
+
+
+def test_the_loop_by_ctypes_launches_and_calls_in_turn(recorder: Driver) -> None:
+    seen: list[list[int]] = []
+    loop = _floor.by_ctypes([11, 22, 33], 7, lambda: seen.append(recorder.calls), driver=recorder.path)
+    recorder.start_over()
+    assert 0 < loop() < 1e9
+    assert seen == [[11], [11, 22]]
+    assert recorder.calls == [11, 22, 33]
+
+
+def test_the_loop_by_ctypes_raises_the_error_of_its_last_launch(recorder: Driver) -> None:
+    loop = _floor.by_ctypes([11, 22], 7, lambda: None, driver=recorder.path)
+    recorder.start_over(fail_at=2)
+    with pytest.raises(bg.errors.DriverError) as raised:
+        loop()
+    assert raised.value.code == 719
+
+
+def test_without_a_driver_the_loop_by_ctypes_says_so() -> None:
+    with pytest.raises(Missing, match=r"no driver to call: .*libnowhere"):
+        _floor.by_ctypes([1], 0, lambda: None, driver="libnowhere.so.1")
