@@ -23,7 +23,12 @@ import pytest
 from support import holds, live, refill, zeros
 
 import breakgraph as bg
+from breakgraph import driver as drivers
+from breakgraph.driver import portable
+from breakgraph.driver.api import CaptureMode
 from breakgraph.driver.here import here
+from breakgraph.frameworks.base import Pushed
+from breakgraph.memory import turn
 
 ROOMS = tuple(str(Path(bg.__file__).parent / room) for room in ("memory", "segments", "driver/portable.py"))
 
@@ -137,3 +142,88 @@ def test_an_interrupt_at_any_line_leaves_nothing_taken(sim: Any, xp: Any, share:
 
 def handles(sim: Any) -> int:
     return live(sim, "graph") + live(sim, "graph_exec")
+
+
+class AtReturn:
+    """Raises KeyboardInterrupt when a function returns: where the interpreter takes a signal after a call."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.left = name, 1
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self.line if frame.f_code.co_qualname == self.name else None
+
+    def line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "return" and self.left:
+            self.left = 0
+            raise KeyboardInterrupt
+        return self.line
+
+
+def interrupted_at_return(name: str, work: Callable[[], object]) -> BaseException:
+    """The interrupt that came at the return of a function in some work; the caller keeps it, and so its frames."""
+    sys.settrace(AtReturn(name))
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            work()
+    finally:
+        sys.settrace(None)
+    return caught.value
+
+
+def test_an_interrupt_when_a_capture_has_just_been_entered_ends_it(sim: Any, xp: Any) -> None:
+    x, arena = zeros(xp), bg.Arena()
+
+    def enter() -> None:
+        with bg.capture(arena=arena):
+            np.add(x, 1, out=x)
+
+    kept = interrupted_at_return("Capture.enter", enter)
+    assert (here.capture, arena.user, gc.isenabled()) == (None, None, True)
+    with bg.capture(arena=arena) as graph:
+        np.add(x, 1, out=x)
+    graph.replay()
+    assert holds(x, 2)
+    assert kept
+
+
+@pytest.mark.parametrize("name", ["Claim.take", "Claim.give", "Round.run"])
+def test_an_interrupt_of_a_replay_that_somebody_keeps_holds_nothing(
+    sim: Any, xp: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a session keeps it in sys.last_value, and a log: its frames hold who has the turn."""
+    monkeypatch.setattr(turn, "Claim", portable.Claim)  # the C extension's has no line to be interrupted at
+    x, arena = zeros(xp), bg.Arena()
+    with bg.capture(arena=arena) as graph:
+        np.add(x, 1, out=x)
+        bg.break_graph()
+        np.add(x, 1, out=x)
+    kept = interrupted_at_return(name, graph.replay)
+    assert (arena.user, here.replays) == (None, [])
+    graph.replay()
+    graph.reset()
+    assert kept
+
+
+def test_a_scope_that_was_interrupted_is_mended_by_the_one_around_it() -> None:
+    stack: list[int] = [1]
+    with Pushed(stack, 2):
+        Pushed(stack, 3).__enter__()  # and an interrupt before the with block had it
+        assert stack == [1, 2, 3]
+    assert stack == [1]
+
+
+def test_a_thread_is_not_left_relaxed_by_an_interrupt() -> None:
+    modes = [CaptureMode.GLOBAL]
+    interrupts = [KeyboardInterrupt()]
+
+    class Driver:
+        def thread_exchange_stream_capture_mode(self, mode: CaptureMode) -> CaptureMode:
+            if len(modes) > 1 and interrupts:
+                raise interrupts.pop()
+            modes.append(mode)
+            return modes[-2]
+
+    with pytest.raises(KeyboardInterrupt), drivers.relaxed(Driver()):  # type: ignore[arg-type]
+        assert modes[-1] is CaptureMode.RELAXED
+    assert modes[-1] is CaptureMode.GLOBAL

@@ -221,6 +221,22 @@ def test_a_note_that_is_added_while_it_is_told_stays_and_so_does_the_traceback(t
     assert caught.traceback[-1].name == "step"
 
 
+def test_where_it_cannot_be_told_it_is_seen_to_all_the_same(twin: ModuleType) -> None:
+    def step() -> None:
+        raise ValueError("mine")
+
+    def stopped(error: BaseException) -> None:
+        raise TypeError("it takes no notes")
+
+    scene = Scene(twin, step)
+    scene.waiting["somebody"] = 1
+    with pytest.raises(TypeError, match="takes no notes") as caught:
+        scene.made(stopped=stopped).run()
+    assert isinstance(caught.value.__context__, ValueError)
+    assert scene.settled == 1
+    assert scene.is_idle()
+
+
 @pytest.mark.parametrize("why", ["somebody waits", "another context", "no context can be told"])
 def test_it_is_seen_to_afterwards_where_that_is_needed(twin: ModuleType, why: str) -> None:
     def step() -> None:

@@ -17,7 +17,7 @@ from breakgraph.driver.api import Driver
 from breakgraph.driver.owned import Event, Stream
 from breakgraph.driver.region import Region
 from breakgraph.driver.stream import StreamHandle, stream_handle
-from breakgraph.errors import BreakgraphError, DriverError
+from breakgraph.errors import BreakgraphError
 
 __all__ = [
     "Driver",
@@ -98,8 +98,10 @@ class relaxed:  # noqa: N801 - used as a guard: with relaxed(driver): ...
     def __exit__(self, *_: object) -> None:
         try:
             self._driver.thread_exchange_stream_capture_mode(self._before)
-        except DriverError:  # a thread left relaxed would harm later captures: once more (C5)
+        except BaseException as error:  # a thread left relaxed would harm later captures: once more (C5)
             self._driver.thread_exchange_stream_capture_mode(self._before)
+            if not isinstance(error, Exception):
+                raise
 
 
 def per_thread(driver: Driver) -> threading.local:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from breakgraph.errors import DriverError
 
-__all__ = ["add_notes", "attempt"]
+__all__ = ["add_note", "add_notes", "attempt"]
 
 
 def attempt(notes: list[str], what: str, call: Callable[[], object]) -> bool:
@@ -22,7 +23,13 @@ def attempt(notes: list[str], what: str, call: Callable[[], object]) -> bool:
     return False
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Let an error tell more, if it takes notes: one that is a frozen dataclass does not, and goes on as it is."""
+    with suppress(Exception):
+        error.add_note(note)
+
+
 def add_notes(error: BaseException, notes: Iterable[str]) -> None:
     """Let an error tell what could not be cleaned up after it."""
     for note in notes:
-        error.add_note(f"breakgraph: {note}")
+        add_note(error, f"breakgraph: {note}")

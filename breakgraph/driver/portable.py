@@ -405,10 +405,16 @@ class Round:
         try:
             return self._query_event(self._event)
         finally:
-            try:
+            try:  # not in a function: an interrupt could come at its beginning
                 self._exchange_mode(before)
-            except Exception:  # a thread left relaxed would harm later captures: once more
+            except BaseException as error:  # a thread left relaxed would harm later captures: once more
                 self._exchange_mode(before)
+                if not isinstance(error, Exception):
+                    raise
+
+    def give_up(self, owner: object) -> None:
+        """Let ``owner`` have the claim no more, where an interrupt came between taking it and giving it back."""
+        self._claim.give(owner)
 
     def is_at_home(self) -> bool:
         """Whether its context is current."""
@@ -488,9 +494,12 @@ class Usual:
                 self._sequence, stream, weakref.ref(owner), here.reference, here.replays, here.streams
             )
         except BaseException as error:
-            self._stopped(error)
-            if self._waiting or not self._round.is_at_home():
-                self._settle()
+            self._round.give_up(owner)
+            try:
+                self._stopped(error)
+            finally:
+                if self._waiting or not self._round.is_at_home():
+                    self._settle()
             raise
         if done and (self._waiting or not self._round.is_at_home()):
             self._settle()
@@ -546,7 +555,7 @@ class Ending:
                 made.handle = self._instantiate(graphs[-1], 0)
             return nodes, kinds
         finally:
-            try:
+            try:  # not in a function: an interrupt could come at its beginning
                 self._exchange_mode(before)
             except BaseException as error:  # a thread left relaxed would harm later captures: once more
                 self._exchange_mode(before)

@@ -171,16 +171,17 @@ class ScopedStreams:
 
 
 class Pushed:
-    """A scope in which an item is the last of a stack. Each replay enters some, so it is made to be quick."""
+    """A scope in which an item is the last of a stack; what an interrupted one has left above it goes with it."""
 
-    __slots__ = ("_item", "_stack")
+    __slots__ = ("_depth", "_item", "_stack")
 
     def __init__(self, stack: list[Any], item: Any) -> None:
         self._stack = stack
         self._item = item
 
     def __enter__(self) -> None:
+        self._depth = len(self._stack)
         self._stack.append(self._item)
 
     def __exit__(self, *_: object) -> None:
-        self._stack.pop()
+        del self._stack[self._depth :]

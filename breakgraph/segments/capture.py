@@ -152,8 +152,10 @@ class capture:  # noqa: N801 - reads as a verb: with bg.capture() as graph: ...
         try:
             given = self._given_stream, self._aux_streams, self._given_arena, self._framework_names
             self._capture.enter(*given, held=self._held)
-        except BaseException:
-            self._capture = None  # drained
+        except BaseException as error:
+            if not self._capture.over:  # an interrupt came when it had been entered
+                self._capture.drain(error)
+            self._capture = None
             if graph.state is not GraphState.FAILED:  # refused: the graph is as it was
                 graph.name = before
             raise

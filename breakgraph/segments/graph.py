@@ -185,7 +185,7 @@ class BreakableGraph(Viewed):
     def replayable(self) -> Replay:
         """What replays it. Raises `CaptureStateError` where that cannot be now, saying why."""
         with self._changing:
-            replay, state = self._replay, self._state
+            replay, state, steps = self._replay, self._state, self.steps
         if replay is None:
             why, remedy = _WHY_NOT.get(state, _WHY_NOT[GraphState.EMPTY])
             raise CaptureStateError(f"{self!r} cannot be replayed", why=why, remedy=remedy) from self.error
@@ -206,7 +206,7 @@ class BreakableGraph(Viewed):
                 why="its breaks would see the context of the capture, or none (C19)",
                 remedy="replay it inside: with bg.active_forward(ctx): ...",
             )
-        if len(self.segments) != len(self.breaks) + 1:
+        if sum(1 if isinstance(step, Segment) else -1 for step in steps) != 1:
             raise CaptureStateError(f"{self!r} has lost a step", why="segments are one more than breaks (C2)")
         return replay
 
@@ -334,9 +334,14 @@ class BreakableGraph(Viewed):
     def become_inert(self) -> None:
         self._state, self.error, self.replays = GraphState.INERT, None, 0
 
-    def fail(self, error: BaseException) -> list[str]:
-        """The capture failed with ``error``. Returns what could not be destroyed."""
+    def fail(self, error: BaseException, mine: Holdings | None = None) -> list[str]:
+        """The capture with the holdings ``mine`` failed with ``error``. Returns what could not be destroyed.
+
+        Nothing is changed where it holds another thread's by now.
+        """
         with self._changing:
+            if self._holdings is not None and self._holdings is not mine:
+                return []
             self._state, self.error = GraphState.FAILED, error
             holdings, self._holdings, self._replay = self._holdings, None, None
         return holdings.release() if holdings is not None else []

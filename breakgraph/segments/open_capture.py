@@ -11,7 +11,7 @@ from typing import Any
 
 from breakgraph import frameworks as libraries
 from breakgraph.driver import Driver
-from breakgraph.driver.cleanup import add_notes, attempt
+from breakgraph.driver.cleanup import add_note, add_notes, attempt
 from breakgraph.driver.contexts import restore_context
 from breakgraph.driver.here import here
 from breakgraph.errors import CaptureFailed, CaptureInvalidated, CaptureStateError, DriverError
@@ -30,7 +30,6 @@ from breakgraph.segments.held import Held
 from breakgraph.segments.holdings import Holdings
 from breakgraph.segments.recorder import Options, Phase, Recorder
 from breakgraph.segments.replay import Replay
-from breakgraph.segments.state import GraphState
 from breakgraph.segments.streams import chosen_stream, framework_streams, refuse_capturing, refuse_foreign, workplace
 from breakgraph.segments.survivors import Survivor, find_survivors
 
@@ -62,6 +61,7 @@ class Capture(Owner):
         self._footprint = Footprint()
         self._arena: Arena | None = None
         self._thread = threading.current_thread()  # not its number, which is used again
+        self._holdings: Holdings | None = None  # the graph's, once it has taken this capture
         self._recorder: Recorder | None = None
         self._named_frameworks = False
         self._lost: BaseException | None = None
@@ -132,7 +132,7 @@ class Capture(Owner):
         try:
             self._enter(stream, aux, arena, framework_names, held)
         except BaseException as error:
-            begun = self.graph.state is GraphState.CAPTURING
+            begun = self._holdings is not None and self.graph.holdings is self._holdings
             self.drain(error, refused=not begun and not isinstance(error, DriverError))
             raise
 
@@ -149,7 +149,7 @@ class Capture(Owner):
             self._recorder.abandon_segment(notes)
         notes += self._unwind()
         if not refused:
-            notes += self.graph.fail(error)
+            notes += self.graph.fail(error, self._holdings)
         self.over = True
         add_notes(error, notes)
 
@@ -223,11 +223,14 @@ class Capture(Owner):
         holdings.kept += kept
         rows = None if held is None else held.valid_rows
         self._recorder = Recorder(holdings, self._frameworks, self.stream, self._options, rows)
+        self._holdings = holdings
         self.graph.begin(holdings, self.stream)
         self._recorder.begin_segment()
 
     def _enter_frameworks(self, arena: Arena) -> list[object]:
         """Set their streams and allocators. Returns what they need as long as the graph lives."""
+        scoped = here.streams
+        self._undo_here.append(("", partial(scoped.__delitem__, slice(len(scoped), None))))  # of an interrupted scope
         for framework in self._frameworks:
             scope = ExitStack()
             self._undo_here.append(("", scope.close))
@@ -296,7 +299,7 @@ class Capture(Owner):
 
     def _fail(self, error: BaseException | None, failure: BaseException, notes: list[str]) -> None:
         """Leave a failed graph. The body's own exception goes on unmasked; a swallowed one is raised from."""
-        notes += self.graph.fail(self._lost or failure)
+        notes += self.graph.fail(self._lost or failure, self._holdings)
         self.over = True
         add_notes(error or failure, notes)
         if error is not None:
@@ -337,7 +340,7 @@ class Capture(Owner):
         if recorder.phase is not Phase.SEGMENT or not isinstance(error, Exception):
             return
         named = f" of {self.graph.name!r}" if self.graph.name else ""
-        error.add_note(explain(error, f"{recorder.here}{named}", recorder.lost, invalidated=recorder.invalidated))
+        add_note(error, explain(error, f"{recorder.here}{named}", recorder.lost, invalidated=recorder.invalidated))
 
     def _warn(self, recorder: Recorder) -> None:
         if not recorder.has_nodes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from breakgraph import driver as drivers
 from breakgraph.driver.api import CaptureMode, CaptureStatus, NodeType
-from breakgraph.driver.cleanup import attempt
+from breakgraph.driver.cleanup import add_note, attempt
 from breakgraph.errors import (
     BreakgraphError,
     CaptureFailed,
@@ -338,9 +338,9 @@ class Recorder:
         if isinstance(error, BreakgraphError):
             error.where = error.where or place
         else:
-            error.add_note(f"raised in {place}")
+            add_note(error, f"raised in {place}")
         if note := meaning(error, self.lost):
-            error.add_note(note)
+            add_note(error, note)
 
     def _land(self, point: BreakPoint, destination: Any, result: Any, arguments: Arguments) -> tuple[Any, Landed]:
         """Take the first result to its destination, by the form that the break states (C13).

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from breakgraph import driver as drivers
 from breakgraph.driver import Driver, stream_handle
-from breakgraph.driver.cleanup import add_notes, attempt
+from breakgraph.driver.cleanup import add_note, add_notes, attempt
 from breakgraph.driver.contexts import in_context, restore_context
 from breakgraph.driver.here import here
 from breakgraph.driver.quick import Sequence
@@ -58,7 +57,7 @@ class Prepared:
             self.ranges.close()
         step = self.steps[self.sequence.at] if self.sequence.at >= 0 else None
         if isinstance(step, Break):
-            error.add_note(f"raised in {step!r}, which was called at {step.site}")
+            add_note(error, f"raised in {step!r}, which was called at {step.site}")
         elif isinstance(step, Segment) and isinstance(error, DriverError):
             error.where = error.where or f"segment {step.index}"
 
@@ -251,21 +250,32 @@ class Replay:
 
     def _run_where_current(self, prepared: Prepared, stream: int) -> None:
         """Run with ``stream`` the current one of every framework."""
-        with ExitStack() as scopes:
-            for framework in self.frameworks:
-                current = framework.current_stream()
-                if current is None or self.driver.resolve_stream(current) != stream:
-                    scopes.enter_context(framework.stream_scope(stream))
-            try:
-                prepared.sequence.run(stream)
-            except BaseException as error:
-                prepared.stopped(error)
-                raise
+        others = [one for one in self.frameworks if not self._is_current(one, stream)]
+        self._run_in_scopes(prepared, stream, others)
+
+    def _is_current(self, framework: Framework, stream: int) -> bool:
+        current = framework.current_stream()
+        return current is not None and self.driver.resolve_stream(current) == stream
+
+    def _run_in_scopes(self, prepared: Prepared, stream: int, frameworks: list[Framework]) -> None:
+        if frameworks:
+            with frameworks[0].stream_scope(stream):  # not of a stack: an interrupt could come before it has it
+                return self._run_in_scopes(prepared, stream, frameworks[1:])
+        try:
+            return prepared.sequence.run(stream)
+        except BaseException as error:
+            prepared.stopped(error)
+            raise
 
 
 def _follows(framework: Framework) -> bool:
     """Whether its current stream is its own affair, or that of the innermost scope of all such libraries."""
-    return not framework.names_streams or isinstance(framework, ScopedStreams)
+    if not framework.names_streams:
+        return True
+    kind = type(framework)
+    return isinstance(framework, ScopedStreams) and all(
+        getattr(kind, name) is getattr(ScopedStreams, name) for name in ("current_stream", "stream_scope")
+    )
 
 
 _NO_CALLS: list[Call] = []

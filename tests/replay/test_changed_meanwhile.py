@@ -23,6 +23,7 @@ from replay_support import WAYS, chain, go, names_of
 from support import all_well, holds, in_threads, live, refill, zeros
 
 import breakgraph as bg
+from breakgraph import driver as drivers
 from breakgraph.driver.quick import Claim
 from breakgraph.errors import CaptureStateError
 from breakgraph.memory.turn import Owner, Turn
@@ -247,6 +248,50 @@ def test_a_turn_whose_owner_goes_on_and_whose_thread_has_ended_is_refused_still(
     del thread
     with pytest.raises(CaptureStateError, match="thread has ended"):
         turn._refuse_waiting_for(Owner())
+
+
+def test_a_capture_that_is_refused_leaves_another_threads_capture_of_the_same_graph_alone(sim: Any, xp: Any) -> None:
+    """It has waited for its arena, and by then the other one has the graph."""
+    graph, mine, others, x, y = bg.BreakableGraph(), bg.Arena(), bg.Arena(), zeros(xp), zeros(xp)
+    opened, refused = threading.Event(), threading.Event()
+
+    def late() -> None:
+        with pytest.raises(CaptureStateError, match="cannot take a capture"), bg.capture(graph, arena=mine):
+            raise AssertionError("it has begun")
+        refused.set()
+
+    def other() -> None:
+        while not Turn.waiting:
+            time.sleep(0)
+        with bg.capture(graph, arena=others):
+            np.add(x, 1, out=x)
+            bg.break_graph()
+            opened.set()
+            assert refused.wait(20)
+            np.add(x, 1, out=x)
+
+    def holder() -> None:
+        with bg.capture(arena=mine) as blocking:
+            np.add(y, 1, out=y)
+            assert opened.wait(20)
+        blocking.close()
+
+    all_well(in_threads(sim, holder, late, other, seconds=60))
+    graph.replay()
+    assert holds(x, 4)
+
+
+def test_a_replay_that_races_with_a_reset_is_told_of_the_reset(sim: Any, xp: Any, monkeypatch: Any) -> None:
+    graph, current = chain(zeros(xp), 2), drivers.current
+
+    def late() -> Any:
+        monkeypatch.undo()
+        graph.reset()
+        return current()
+
+    monkeypatch.setattr(drivers, "current", late)
+    with pytest.raises(CaptureStateError, match="nothing was captured into it yet"):
+        graph.replay(stream=sim.create_stream())
 
 
 # --- break points in other threads -----------------------------------------------------------------------------

@@ -88,7 +88,7 @@ static PyObject *end(Ending *self, PyObject *stream, PyObject *graphs, PyObject 
 }
 
 /* The error that is being raised; NULL for none. */
-static PyObject *raised(void)
+PyObject *raised(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -103,7 +103,7 @@ static PyObject *raised(void)
 }
 
 /* Raises an error again, where another one was on its way: that is its context. Takes both. */
-static void raise_again(PyObject *error, PyObject *earlier)
+void raise_again(PyObject *error, PyObject *earlier)
 {
     if (earlier != NULL)
         PyException_SetContext(error, earlier);

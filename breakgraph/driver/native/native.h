@@ -95,6 +95,10 @@ typedef struct {
 int round_run(Round *self, Sequence *sequence, PyObject *stream, PyObject *owner, PyObject *thread, PyObject *owners,
               PyObject *streams);
 
+/* ending.c: the end of a capture; and errors on their way. */
+PyObject *raised(void);
+void raise_again(PyObject *error, PyObject *earlier);
+
 /* usual.c: what has to be true of a usual replay, asked in one go, and then its round. */
 int usual_names(void);
 

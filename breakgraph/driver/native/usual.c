@@ -115,23 +115,18 @@ static int settled(Usual *self)
     return result != NULL;
 }
 
-/* An error is on its way: it is told where, everything is settled, and it goes on. */
+/* An error is on its way: it is told where, everything is settled, and it goes on; or what fails of that does. */
 static void stop(Usual *self)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(value, traceback);
-    PyObject *told = PyObject_CallOneArg(self->stopped, value);
+    PyObject *error = raised(), *told = PyObject_CallOneArg(self->stopped, error);
+    PyObject *later = told == NULL ? raised() : NULL;
     Py_XDECREF(told);
-    if (told != NULL && settled(self)) {
-        PyErr_Restore(type, value, traceback);
-        return;
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    if (!settled(self))
+        Py_XSETREF(later, raised());
+    if (later != NULL)
+        raise_again(later, error);
+    else
+        raise_again(error, NULL);
 }
 
 /* 1 where it has run, 0 where it is not to be run here, -1 with an exception. */

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from breakgraph.driver.cleanup import add_notes
 from breakgraph.driver.contexts import in_context
 from breakgraph.errors import BreakgraphError, CaptureStateError, DriverError
 from breakgraph.inspect.verify.causes import Case, cause_of
@@ -86,8 +87,7 @@ class _Rounds:
                     return Verification(number + 1, compared, difference, self._moved())
             return Verification(rounds, compared, None, self._moved())
         except DriverError as error:  # a segment may have read memory that has gone; the context may be lost
-            for moved in self._moved():
-                error.add_note(f"breakgraph: {moved}")
+            add_notes(error, map(str, self._moved()))
             raise
         finally:
             with suppress(DriverError):
