@@ -405,9 +405,10 @@ class Round:
         try:
             return self._query_event(self._event)
         finally:
-            try:  # not in a function: an interrupt could come at its beginning
+            # A thread left relaxed would harm later captures. Not in a function: an interrupt could come as it begins.
+            try:
                 self._exchange_mode(before)
-            except BaseException as error:  # a thread left relaxed would harm later captures: once more
+            except BaseException as error:
                 self._exchange_mode(before)
                 if not isinstance(error, Exception):
                     raise
@@ -555,9 +556,10 @@ class Ending:
                 made.handle = self._instantiate(graphs[-1], 0)
             return nodes, kinds
         finally:
-            try:  # not in a function: an interrupt could come at its beginning
+            # A thread left relaxed would harm later captures. Not in a function: an interrupt could come as it begins.
+            try:
                 self._exchange_mode(before)
-            except BaseException as error:  # a thread left relaxed would harm later captures: once more
+            except BaseException as error:
                 self._exchange_mode(before)
                 if not isinstance(error, Exception):
                     raise
