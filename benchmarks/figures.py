@@ -42,9 +42,6 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
             "replay of 65 one-kernel segments and 64 breaks that do nothing / a C loop that launches the same graphs",
         ),
         Figure("replay, the call, 65 segments: breakgraph, no extension/C loop", "the same without the C extension"),
-        Figure(
-            "replay, the call, 65 segments: ctypes loop/C loop", "what a loop of `ctypes` calls and breaks takes alone"
-        ),
         Figure("replay, the call, 65 segments: breakgraph/breakable-cuda-graphs", f"the same / {_PEER}"),
         Figure(
             "99th percentile beside 2 busy threads/quiet median: breakgraph",
@@ -65,6 +62,23 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
             "a transformer of 24 layers, 512 wide, over 16 tokens, attention a break: replay / eager",
         ),
         Figure("forward on cupy's arrays, 512 wide, with the wait, 512 tokens: breakgraph/eager", "over 512 tokens"),
+    ),
+    "speed-slow-h200-580": (
+        Figure(
+            "replay, the call, 65 segments: breakgraph/C loop",
+            "with the host's clock in its slow state: replay / C loop",
+        ),
+        Figure("replay, the call, 65 segments: breakgraph, no extension/C loop", "the same without the C extension"),
+        Figure(
+            "replay, the call, 65 segments: ctypes loop/C loop", "a loop of `ctypes` launches and breaks alone / C loop"
+        ),
+        Figure("replay, the call, 65 segments: breakgraph/breakable-cuda-graphs", f"replay / {_PEER}"),
+        Figure(
+            "99th percentile beside 2 busy threads/quiet median: breakgraph",
+            "replay beside two busy threads, 99th percentile / the median without them",
+        ),
+        Figure("99th percentile beside 2 busy threads/quiet median: C loop", "the C loop beside them"),
+        Figure("capture, 65 segments: breakgraph/breakable-cuda-graphs", f"capture of 65 segments / {_PEER}"),
     ),
     "memory-h200-580": (
         Figure(
