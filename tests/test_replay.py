@@ -10,6 +10,7 @@ import gc
 import itertools
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,45 @@ def test_another_thread_waits_for_its_turn_on_an_arena(driver: Any, xp: Any) -> 
 
 
 # --- a break that raises (C26) --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unmarked(Exception):
+    """An exception that takes no notes."""
+
+    code: int
+
+
+@pytest.mark.parametrize("when", ["at capture", "at replay", "step by step"])
+def test_an_exception_that_takes_no_notes_goes_on_as_it_is(driver: Any, xp: Any, when: str) -> None:
+    x, mine, fails = zeros(xp), Unmarked(3), [when == "at capture"]
+
+    def misbehaving() -> None:
+        if fails[0]:
+            raise mine
+
+    graph = bg.BreakableGraph()
+
+    def capture() -> None:
+        with bg.capture(graph):
+            np.add(x, 1, out=x)
+            bg.break_here(misbehaving, bg.IN_PLACE)
+
+    if when == "at capture":
+        with pytest.raises(Unmarked) as raised:
+            capture()
+        assert graph.state == "failed"
+    else:
+        capture()
+        fails[0] = True
+        stream = driver.create_stream() if when == "step by step" else None
+        with pytest.raises(Unmarked) as raised:
+            graph.replay(stream=stream)
+        fails[0] = False
+        graph.replay(stream=stream)
+        driver.synchronize()
+        assert holds(x, 3)
+    assert raised.value is mine
 
 
 def test_a_break_that_raises_stops_the_replay_there_and_the_graph_replays_again(sim: Any, xp: Any) -> None:

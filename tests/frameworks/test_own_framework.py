@@ -15,6 +15,7 @@ from support import ROOT, nothing_captured
 import breakgraph as bg
 from breakgraph import frameworks
 from breakgraph.errors import CaptureUnsupported
+from breakgraph.frameworks import ScopedStreams
 
 sys.path.append(str(ROOT / "examples"))
 from own_framework import Vector, VectorFramework, runtime
@@ -96,3 +97,32 @@ def test_the_page_shows_the_framework_as_it_is() -> None:
     page = (ROOT / "docs" / "frameworks.md").read_text()
     shown = page.split("```py\nclass VectorFramework")[1].split("```")[0]
     assert f"class VectorFramework{shown}".strip() in code
+
+
+class Scoped(ScopedStreams, VectorFramework):
+    """A library without a current stream, whose scope is more than the library's default one."""
+
+    name = "scoped"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered: list[int] = []
+
+    def owns(self, obj: object) -> bool:
+        return False
+
+    def stream_scope(self, stream: int) -> Any:
+        self.entered.append(stream)
+        return super().stream_scope(stream)
+
+
+def test_a_scope_of_ones_own_is_entered_at_each_replay(sim: Any) -> None:
+    scoped = Scoped()
+    frameworks.register(scoped)
+    with bg.capture(frameworks=("sim", "scoped")) as graph:
+        bg.break_graph()
+        sim.memset_d8_async(bg.Cell((4,), "float32").ptr, 0, 16, int(bg.current_stream() or 0))
+    scoped.entered.clear()
+    graph.replay()
+    graph.replay(valid_rows=1)
+    assert len(scoped.entered) == 2
