@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from operator import index
 from typing import Any, TypeAlias
 
@@ -189,23 +188,28 @@ class Sequence:
         self.at = -1
         self.entries = 0
         self._place = place
-        self._launch = launch
-        self._error = launch.error if isinstance(launch, Call) else None
-        self._pairs = tuple((index(graph_exec), call or _nothing) for graph_exec, call in pairs)
-        self._stream: int | None = None
-        self._steps: tuple[tuple[Callable[[], Any], Callable[[], object]], ...] = ()
+        self._launch: Callable[[Any, Any], Any] = launch
+        self._error: Callable[[int], Exception] | None = None
+        self._word: Callable[[int], Any] = index
+        if isinstance(launch, Call):  # C values are not converted anew each time
+            self._launch, self._error, self._word = launch.bare, launch.error, ctypes.c_void_p
+        # Flat, and no objects around them: what a replay reads first it finds in no cache.
+        self._steps = tuple(
+            (self._word(graph_exec) if (graph_exec := index(given)) else None, call or _nothing)
+            for given, call in pairs
+        )
 
     def run(self, stream: int) -> None:
         """Go through the pairs, launching on ``stream``; what is raised stops it there."""
         self.at = -1
-        self._place.stream, on = stream, index(stream)
-        if on != self._stream:
-            self._steps, self._stream = tuple(self._bound_to(on)), on
-        code = 1  # as long as nothing is launched
+        self._place.stream, on = stream, self._word(index(stream))
+        launch, code = self._launch, 1  # as long as nothing is launched
         steps: Any = iter(self._steps)  # which tells how many are left
         try:
-            for launch, call in steps:
-                if code := launch():
+            for graph_exec, call in steps:
+                if graph_exec is None:
+                    code = 0
+                elif code := launch(graph_exec, on):
                     raise self._error(code)  # type: ignore[misc]  # who answers a code is a Call
                 call()
                 code = 1
@@ -213,16 +217,6 @@ class Sequence:
             pair = len(self._steps) - 1 - steps.__length_hint__()
             self.at = max(2 * pair + (not code), -1)
             raise
-
-    def _bound_to(self, stream: int) -> Iterator[tuple[Callable[[], Any], Callable[[], object]]]:
-        """Each pair as two callables; a launch answers a result code or None."""
-        launch: Callable[..., Any] = self._launch
-        as_word: Callable[[int], Any] = index
-        if isinstance(launch, Call):  # C values are not converted anew each time
-            launch, as_word = launch.bare, ctypes.c_void_p
-        on = as_word(stream)
-        for graph_exec, call in self._pairs:
-            yield partial(launch, as_word(graph_exec), on) if graph_exec else _nothing, call
 
 
 def _nothing() -> None:
