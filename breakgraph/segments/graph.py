@@ -158,18 +158,20 @@ class BreakableGraph(Viewed):
     def _replay_as_asked(self, stream: object, valid_rows: SupportsIndex | None) -> None:
         """Every replay but the usual one, which is the quick one; and whatever is refused."""
         rows = None if valid_rows is None else row_count(valid_rows)
-        while not self.replayable().run(self, stream, rows):  # another thread has reset it meanwhile
+        while not self._ready_replay().run(self, stream, rows):  # another thread has reset it meanwhile
             pass
+
+    def _ready_replay(self) -> Replay:
+        """`replayable`, without a look at each step where nothing is to be refused."""
+        replay = self._replay
+        return replay if replay is not None and replay.is_ready else self.replayable()
 
     def replay_in(self, held: Held) -> None:
         """`replay` in a turn of its arena that is taken already, on the stream and with the rows of that.
 
         Whoever took the turn has seen to it that the stream is not capturing.
         """
-        replay = self._replay
-        if replay is None or not replay.is_ready:
-            replay = self.replayable()
-        if not replay.run_in(self, held):
+        if not self._ready_replay().run_in(self, held):
             raise CaptureStateError(
                 f"{self!r} cannot be replayed",
                 why="another thread has reset it meanwhile, and the turn is one of the arena that it had",

@@ -17,7 +17,9 @@ from support import child
 
 import breakgraph as bg
 from benchmarks import simulator
+from benchmarks._chains import ours
 from benchmarks._counting import FUNCTIONS, INSTRUCTIONS, count, line
+from breakgraph.segments.held import Held
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,29 @@ def test_between_its_steps_a_replay_launches_and_asks_the_driver_next_to_nothing
     of_driver = {name: calls for name, calls in counted[simulator.EACH_REPLAYED].items() if "_" in name}
     assert of_driver.pop("graph_launch") == 1
     assert sum(of_driver.values()) < 0.05, of_driver
+
+
+@pytest.mark.parametrize("how", ["on a stream that is given", "with valid rows", "within a turn"])
+def test_whatever_is_asked_of_a_replay_nothing_is_gone_through_again_for_each_step(sim: Any, how: str) -> None:
+    """What a replay may be refused for is known without a look at its steps; and those are prepared once."""
+
+    def replay(graph: Any) -> None:
+        if how == "within a turn":
+            with Held(graph.arena, int(stream)) as held:
+                graph.replay_in(held)
+        else:
+            graph.replay(stream=stream, valid_rows=1 if how == "with valid rows" else None)
+
+    stream, found = sim.create_stream(), {}
+    for segments in (8, 16, 32):
+        chain = ours()(segments)
+        replay(chain.graph)  # prepares what it needs
+        found[segments] = count(lambda chain=chain: replay(chain.graph), simulator._REPEATS)
+        chain.close()
+    each, _ = line(found, simulator._REPEATS)
+    functions, instructions, _ = simulator.BOUNDS[simulator.EACH_REPLAYED]
+    assert each[FUNCTIONS] <= functions
+    assert each[INSTRUCTIONS] <= instructions
 
 
 def test_a_replay_launches_each_segment_that_has_nodes_once_and_no_other(sim: Any, xp: Any) -> None:
